@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <toml++/toml.h>
 
@@ -50,9 +51,9 @@ std::string number_text(double value) {
 }
 
 std::string quoted(const std::string& text) {
-  std::ostringstream out;
-  out << toml::value<std::string>(text);
-  return out.str();
+  // A JSON string is a TOML basic string; toml++ itself would write a line break as a multi-line literal,
+  // which drops a leading newline when read back.
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string value_text(const ConfigBinder::Target& target) {

@@ -13,9 +13,9 @@ namespace quadrille {
 // Philox 4x32-10: 128 random bits for (key, counter).
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0);
 
-// Uniform in (0, 1), never 0 or 1, 24 bits: safe under log().
+// Uniform in (0, 1), never 0 or 1: safe under log(). 23 bits, since a half added to 24 would round up to 1.
 inline float uniform_open(uint32_t bits) {
-  return (static_cast<float>(bits >> 8) + 0.5F) * (1.0F / 16777216.0F);
+  return (static_cast<float>(bits >> 9) + 0.5F) * (1.0F / 8388608.0F);
 }
 
 // Mixes two numbers into a well-spread seed (SplitMix64 finaliser): seed of sample 3 of prompt 17 of step 5.
