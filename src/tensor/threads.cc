@@ -1,0 +1,21 @@
+#include "tensor/threads.h"
+
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace quadrille::tensor {
+
+void set_threads(int threads) {
+  if (threads <= 0) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    threads = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  }
+  at::set_num_threads(std::max(1, threads));
+}
+
+int threads() { return at::get_num_threads(); }
+
+}  // namespace quadrille::tensor
