@@ -17,6 +17,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // True if the line is rewritten in place: then it may change often.
+  bool live() const { return terminal_; }
   // Shows `line`; force prints a plain line even if the last one is recent.
   void show(const std::string& line, bool force = false);
   // Leaves the last line standing and ends the live display.
