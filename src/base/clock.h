@@ -1,4 +1,5 @@
-// Time comes from outside: code that measures or waits is handed a Clock, so that tests own the time.
+// Time comes from outside: code that measures or waits is handed a Clock, so that tests own the
+// time.
 #pragma once
 
 #include <chrono>

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -51,8 +51,8 @@ std::string number_text(double value) {
 }
 
 std::string quoted(const std::string& text) {
-  // A JSON string is a TOML basic string; toml++ itself would write a line break as a multi-line literal,
-  // which drops a leading newline when read back.
+  // A JSON string is a TOML basic string; toml++ itself would write a line break as a multi-line
+  // literal, which drops a leading newline when read back.
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -171,16 +171,16 @@ void ConfigBinder::read_text(const std::string& text, const std::string& origin)
                                    [&](const Section& s) { return s.name == section; });
     const toml::table* table = section_node.as_table();
     if (table == nullptr) {
-      throw UsageError("{}:{}: `{}` stands outside a section; did you mean {}?", origin, section_line,
-                       section, nearest(section));
+      throw UsageError("{}:{}: `{}` stands outside a section; did you mean {}?", origin,
+                       section_line, section, nearest(section));
     }
     if (!known) {
       std::string best = sections_.empty() ? "" : sections_.front().name;
       for (const Section& s : sections_) {
         if (edit_distance(section, s.name) < edit_distance(section, best)) best = s.name;
       }
-      throw UsageError("{}:{}: unknown section [{}]; the nearest is [{}]", origin, section_line, section,
-                       best);
+      throw UsageError("{}:{}: unknown section [{}]; the nearest is [{}]", origin, section_line,
+                       section, best);
     }
     for (const auto& [key_node, node] : *table) {
       const std::string key(key_node.str());
@@ -191,17 +191,19 @@ void ConfigBinder::read_text(const std::string& text, const std::string& origin)
       });
       const int64_t line = node.source().begin.line;
       if (field == fields_.end()) {
-        throw UsageError("{}:{}: unknown key {}; the nearest is {}", origin, line, dotted, nearest(dotted));
+        throw UsageError("{}:{}: unknown key {}; the nearest is {}", origin, line, dotted,
+                         nearest(dotted));
       }
       if (!assign(node, field->target)) {
         std::ostringstream shown;
         node.visit([&](const auto& n) { shown << n; });
-        throw UsageError("{}:{}: {} must be {}, got {}", origin, line, dotted, type_name(field->target),
-                         shown.str());
+        throw UsageError("{}:{}: {} must be {}, got {}", origin, line, dotted,
+                         type_name(field->target), shown.str());
       }
       if (!field->choices.empty()) {
         const std::string& value = *std::get<std::string*>(field->target);
-        if (std::find(field->choices.begin(), field->choices.end(), value) == field->choices.end()) {
+        if (std::find(field->choices.begin(), field->choices.end(), value) ==
+            field->choices.end()) {
           throw UsageError("{}:{}: {} must be one of {}, got \"{}\"", origin, line, dotted,
                            fmt::join(field->choices, ", "), value);
         }
@@ -232,8 +234,8 @@ void ConfigBinder::set(const std::string& assignment) {
   } catch (const toml::parse_error&) {
     is_toml = false;
   }
-  // `--set model.path=dir/model` would need quotes inside quotes on a shell: a string field takes the
-  // text as it is unless it is a quoted TOML string.
+  // `--set model.path=dir/model` would need quotes inside quotes on a shell: a string field takes
+  // the text as it is unless it is a quoted TOML string.
   const auto field = std::find_if(fields_.begin(), fields_.end(), [&](const Field& f) {
     return f.section == section && f.key == key;
   });
@@ -268,7 +270,8 @@ std::string ConfigBinder::help() const {
     for (const Field& field : fields_) {
       if (field.section != section.name) continue;
       out += fmt::format("{} = {}\n    {}\n", field.key, value_text(field.target), field.doc);
-      if (!field.choices.empty()) out += fmt::format("    One of: {}.\n", fmt::join(field.choices, ", "));
+      if (!field.choices.empty())
+        out += fmt::format("    One of: {}.\n", fmt::join(field.choices, ", "));
     }
   }
   return out;

@@ -8,8 +8,8 @@
 //   }
 //   ConfigBinder b;  b.section("optimizer", "AdamW and its schedule.");  bind(config.optimizer, b);
 //
-// The binder holds pointers into the structs: they must outlive it. An unknown key or a wrong type is a
-// UsageError that names the file, the key and the nearest known key.
+// The binder holds pointers into the structs: they must outlive it. An unknown key or a wrong type
+// is a UsageError that names the file, the key and the nearest known key.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ class ConfigBinder {
 
   // The resolved configuration as TOML that reads back to the same values.
   std::string to_toml() const;
-  // Every field with its default and sentence, for `--help-config`. Call it on freshly made structs.
+  // Every field with its default and sentence, for `--help-config`. Call it on freshly made
+  // structs.
   std::string help() const;
   // The same as a Markdown page.
   std::string markdown() const;

@@ -1,9 +1,10 @@
-// Errors that stop the work: something from outside (a file, a configuration, a peer) is not as it must be.
+// Errors that stop the work: something from outside (a file, a configuration, a peer) is not as it
+// must be.
 //
 // Three kinds of failure, three ways (docs/errors.md):
 //   expected          a queue is full, nothing to read      -> return value
-//   cannot continue   a file is damaged, a key is unknown   -> throw one of these, one line for people
-//   our own bug       an index out of range                 -> QD_CHECK, always on
+//   cannot continue   a file is damaged, a key is unknown   -> throw one of these, one line for
+//   people our own bug       an index out of range                 -> QD_CHECK, always on
 // A message says what, where and what to do. main() turns the types into exit codes.
 #pragma once
 
@@ -20,8 +21,7 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   template <class... Args>
-  explicit Error(fmt::format_string<Args...> format, Args&&... args)
-    requires(sizeof...(Args) > 0)
+  explicit Error(fmt::format_string<Args...> format, Args&&... args) requires(sizeof...(Args) > 0)
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
@@ -31,13 +31,15 @@ class IoError : public Error {
   using Error::Error;
 };
 
-// The contents of a file do not follow its format (JSON, safetensors, tokenizer, template). Names file and place.
+// The contents of a file do not follow its format (JSON, safetensors, tokenizer, template). Names
+// file and place.
 class FormatError : public Error {
  public:
   using Error::Error;
 };
 
-// The configuration contradicts itself, the model or the machine. Exit code 1, before any work starts.
+// The configuration contradicts itself, the model or the machine. Exit code 1, before any work
+// starts.
 class ConfigError : public Error {
  public:
   using Error::Error;
@@ -62,10 +64,10 @@ namespace detail {
 }  // namespace quadrille
 
 // QD_CHECK(slot < slots, "rank {} slot {} of {}", rank, slot, slots): always on, in every build.
-#define QD_CHECK(condition, ...)                                                        \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                    \
-      ::quadrille::detail::check_failed(#condition, __FILE__, __LINE__,                 \
-                                        ::fmt::format("" __VA_ARGS__));                 \
-    }                                                                                   \
+#define QD_CHECK(condition, ...)                                        \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]] {                                    \
+      ::quadrille::detail::check_failed(#condition, __FILE__, __LINE__, \
+                                        ::fmt::format("" __VA_ARGS__)); \
+    }                                                                   \
   } while (false)

@@ -41,7 +41,8 @@ class Descriptor {
   }
 
   void sync() {
-    if (::fsync(fd_) != 0) throw IoError("{}: fsync failed: {}", path_.string(), std::strerror(errno));
+    if (::fsync(fd_) != 0)
+      throw IoError("{}: fsync failed: {}", path_.string(), std::strerror(errno));
   }
 
  private:
@@ -57,7 +58,9 @@ std::string read_file(const std::filesystem::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void sync_file(const std::filesystem::path& path) { Descriptor(path, O_RDONLY).sync(); }
+void sync_file(const std::filesystem::path& path) {
+  Descriptor(path, O_RDONLY).sync();
+}
 
 void sync_directory(const std::filesystem::path& path) {
   Descriptor(path, O_RDONLY | O_DIRECTORY).sync();
@@ -83,7 +86,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (address == MAP_FAILED) throw IoError("{}: mmap failed: {}", path.string(), std::strerror(errno));
+  if (address == MAP_FAILED)
+    throw IoError("{}: mmap failed: {}", path.string(), std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);
 }
 

@@ -1,7 +1,7 @@
 // Files: whole reads, memory maps, and writes that survive a kill.
 //
-// write_file_atomic and sync_directory are the only way the project replaces a file that matters: the
-// new bytes are written beside it, fsynced, renamed over it, and the folder is fsynced.
+// write_file_atomic and sync_directory are the only way the project replaces a file that matters:
+// the new bytes are written beside it, fsynced, renamed over it, and the folder is fsynced.
 #pragma once
 
 #include <cstddef>

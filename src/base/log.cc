@@ -36,10 +36,14 @@ Sink& sink() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarn: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -54,7 +58,9 @@ void log_line(LogLevel level, const std::string& message) {
   if (out.after != nullptr) out.after();
 }
 
-void set_log_level(LogLevel level) { sink().logger->set_level(to_spdlog(level)); }
+void set_log_level(LogLevel level) {
+  sink().logger->set_level(to_spdlog(level));
+}
 
 void set_log_hooks(void (*before)(), void (*after)()) {
   Sink& out = sink();

@@ -1,5 +1,5 @@
-// How the rooms report numbers without knowing who listens: names are "group/name" as docs/metrics.md
-// lists them, one value per step, unit at the end of the name if it has one.
+// How the rooms report numbers without knowing who listens: names are "group/name" as
+// docs/metrics.md lists them, one value per step, unit at the end of the name if it has one.
 #pragma once
 
 #include <cstdint>

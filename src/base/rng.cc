@@ -49,7 +49,9 @@ uint64_t Rng::below(uint64_t bound) {
   return value % bound;
 }
 
-double Rng::uniform() { return static_cast<double>(next_u64() >> 11) * 0x1.0p-53; }
+double Rng::uniform() {
+  return static_cast<double>(next_u64() >> 11) * 0x1.0p-53;
+}
 
 double Rng::normal() {
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));

@@ -63,7 +63,8 @@ TEST(Config, ErrorsNameFileLineAndNearestKey) {
             "t.toml:2: run.steps must be an integer, got 1.5");
   EXPECT_EQ(usage_error([&] { b.read_text("[reward]\nkind = 'exakt'\n", "t.toml"); }),
             "t.toml:2: reward.kind must be one of exact, numeric, got \"exakt\"");
-  EXPECT_NE(usage_error([&] { b.read_text("[run\n", "t.toml"); }).find("t.toml:"), std::string::npos);
+  EXPECT_NE(usage_error([&] { b.read_text("[run\n", "t.toml"); }).find("t.toml:"),
+            std::string::npos);
   EXPECT_NE(usage_error([&] { b.set("run.steps"); }).find("section.key=value"), std::string::npos);
 }
 

@@ -9,7 +9,8 @@ namespace {
 
 // Known answers of the Random123 distribution (kat_vectors, philox 4x32 with 10 rounds).
 TEST(Rng, PhiloxKnownAnswers) {
-  EXPECT_EQ(philox(0, 0), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox(0, 0),
+            (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(UINT64_MAX, UINT64_MAX, UINT64_MAX),
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
 }
