@@ -1,4 +1,5 @@
-// metrics.jsonl and samples.jsonl: one JSON object a line, appended as the run goes, cut back on resume.
+// metrics.jsonl and samples.jsonl: one JSON object a line, appended as the run goes, cut back on
+// resume.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ class MetricsJsonl final : public MetricsSink {
   JsonlWriter lines_;
 };
 
-// Keeps the lines of a .jsonl file whose "step" is at most `last_step`; a torn last line goes too. A missing file
-// is left missing. Used on resume, so that the steps to come are not in the file twice.
+// Keeps the lines of a .jsonl file whose "step" is at most `last_step`; a torn last line goes too.
+// A missing file is left missing. Used on resume, so that the steps to come are not in the file
+// twice.
 void cut_jsonl_after(const std::filesystem::path& path, int64_t last_step);
 
 }  // namespace quadrille::observe

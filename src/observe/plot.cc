@@ -12,7 +12,8 @@
 namespace quadrille::observe {
 namespace {
 
-constexpr double kPanelWidth = 460, kPanelHeight = 280, kLeft = 58, kRight = 16, kTop = 40, kBottom = 42;
+constexpr double kPanelWidth = 460, kPanelHeight = 280, kLeft = 58, kRight = 16, kTop = 40,
+                 kBottom = 42;
 // Okabe and Ito's palette: told apart by colour-blind readers too.
 constexpr std::array<const char*, 6> kColors = {"#0072B2", "#D55E00", "#009E73",
                                                 "#CC79A7", "#E69F00", "#56B4E9"};
@@ -26,7 +27,8 @@ struct Range {
   }
   bool empty() const { return low > high; }
   void widen(double share) {
-    const double pad = high > low ? (high - low) * share : std::max(1e-12, std::abs(high) * 0.1 + 0.1);
+    const double pad =
+        high > low ? (high - low) * share : std::max(1e-12, std::abs(high) * 0.1 + 0.1);
     low -= pad;
     high += pad;
   }
@@ -48,33 +50,42 @@ std::vector<double> ticks(const Range& range, int count) {
 std::string escape(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '&') out += "&amp;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else
+      out += c;
   }
   return out;
 }
 
-std::string text_at(double x, double y, const std::string& anchor, int size, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
-                     anchor, size, escape(text));
+std::string text_at(double x, double y, const std::string& anchor, int size,
+                    const std::string& text) {
+  return fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
+      anchor, size, escape(text));
 }
 
 std::string axes(const Panel& panel, const Range& xs, const Range& ys, auto&& px, auto&& py) {
   std::string out;
   for (const double t : ticks(ys, 5)) {
-    out += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n", kLeft,
-                       kPanelWidth - kRight, py(t), py(t));
+    out +=
+        fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n",
+                    kLeft, kPanelWidth - kRight, py(t), py(t));
     out += text_at(kLeft - 6, py(t) + 4, "end", 11, fmt::format("{:.4g}", t));
   }
   for (const double t : ticks(xs, 6)) {
     out += text_at(px(t), kPanelHeight - kBottom + 16, "middle", 11, fmt::format("{:.4g}", t));
   }
-  out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#888\"/>\n", kLeft,
-                     kTop, kPanelWidth - kLeft - kRight, kPanelHeight - kTop - kBottom);
+  out += fmt::format(
+      "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#888\"/>\n", kLeft,
+      kTop, kPanelWidth - kLeft - kRight, kPanelHeight - kTop - kBottom);
   out += text_at(kLeft, 18, "start", 13, panel.title);
-  out += text_at((kLeft + kPanelWidth - kRight) / 2, kPanelHeight - 10, "middle", 11, panel.x_label);
+  out +=
+      text_at((kLeft + kPanelWidth - kRight) / 2, kPanelHeight - 10, "middle", 11, panel.x_label);
   return out;
 }
 
@@ -95,7 +106,8 @@ std::string panel_svg(const Panel& panel) {
     return kLeft + (x - xs.low) / (xs.high - xs.low) * (kPanelWidth - kLeft - kRight);
   };
   const auto py = [&](double y) {
-    return kPanelHeight - kBottom - (y - ys.low) / (ys.high - ys.low) * (kPanelHeight - kTop - kBottom);
+    return kPanelHeight - kBottom -
+           (y - ys.low) / (ys.high - ys.low) * (kPanelHeight - kTop - kBottom);
   };
   std::string out = axes(panel, xs, ys, px, py);
   double legend = kLeft;
@@ -107,13 +119,15 @@ std::string panel_svg(const Panel& panel) {
       if (!std::isfinite(series.y[i])) continue;
       points += fmt::format("{:.1f},{:.1f} ", px(series.x[i]), py(series.y[i]));
       if (series.markers) {
-        out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", px(series.x[i]),
-                           py(series.y[i]), color);
+        out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n",
+                           px(series.x[i]), py(series.y[i]), color);
       }
     }
-    out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"/>\n", points,
-                       color);
-    out += fmt::format("<rect x=\"{:.1f}\" y=\"26\" width=\"10\" height=\"4\" fill=\"{}\"/>\n", legend, color);
+    out +=
+        fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"/>\n",
+                    points, color);
+    out += fmt::format("<rect x=\"{:.1f}\" y=\"26\" width=\"10\" height=\"4\" fill=\"{}\"/>\n",
+                       legend, color);
     out += text_at(legend + 14, 32, "start", 11, series.name);
     legend += 26 + 6.2 * static_cast<double>(series.name.size());
   }
@@ -128,14 +142,16 @@ std::string curves_svg(const std::string& title, const std::vector<Panel>& panel
   const double width = kPanelWidth * std::min(columns, std::max(count, 1));
   const double height = 34 + kPanelHeight * rows;
   std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" "
       "font-family=\"Helvetica,Arial,sans-serif\" fill=\"#222\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
   out += text_at(width / 2, 22, "middle", 16, title);
   for (int i = 0; i < count; ++i) {
-    out += fmt::format("<g transform=\"translate({},{})\">\n{}</g>\n", kPanelWidth * (i % columns),
-                       34 + kPanelHeight * (i / columns), panel_svg(panels[static_cast<size_t>(i)]));
+    out +=
+        fmt::format("<g transform=\"translate({},{})\">\n{}</g>\n", kPanelWidth * (i % columns),
+                    34 + kPanelHeight * (i / columns), panel_svg(panels[static_cast<size_t>(i)]));
   }
   return out + "</svg>\n";
 }
@@ -145,9 +161,11 @@ std::string run_curves_svg(const std::filesystem::path& metrics_jsonl, const std
   if (!std::filesystem::exists(metrics_jsonl)) return "";
   for_each_line(metrics_jsonl, [&](std::string_view text, int64_t) {
     auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("step")) lines.emplace_back(json["step"].get<double>(), std::move(json));
+    if (json.is_object() && json.contains("step"))
+      lines.emplace_back(json["step"].get<double>(), std::move(json));
   });
-  const auto series = [&](const std::string& metric, const std::string& name, bool markers = false) {
+  const auto series = [&](const std::string& metric, const std::string& name,
+                          bool markers = false) {
     Series out{name, {}, {}, markers};
     for (const auto& [step, json] : lines) {
       const auto it = json.find(metric);
@@ -162,15 +180,18 @@ std::string run_curves_svg(const std::filesystem::path& metrics_jsonl, const std
     std::erase_if(candidates, [](const Series& s) { return s.x.empty(); });
     if (!candidates.empty()) panels.push_back({panel_title, "step", std::move(candidates)});
   };
-  add("reward", {series("reward/mean", "mean"), series("reward/zero_std_ratio", "groups with equal rewards")});
-  add("held-out accuracy", {series("eval/accuracy", "accuracy", true), series("eval/reward", "reward", true)});
-  add("SFT loss", {series("sft/loss", "loss")});
+  add("reward", {series("reward/mean", "mean"),
+                 series("reward/zero_std_ratio", "groups with equal rewards")});
+  add("held-out accuracy",
+      {series("eval/accuracy", "accuracy", true), series("eval/reward", "reward", true)});
+  add("loss", {series("policy/loss", "loss")});
   add("entropy", {series("policy/entropy", "policy")});
   add("response length", {series("response/length_mean_tokens", "mean tokens")});
   add("gradient norm", {series("optim/grad_norm", "before clipping")});
   add("experts", {series("moe/max_vio", "worst layer's max_vio")});
-  add("seconds a step", {series("time/rollout_seconds", "rollout"), series("time/reward_seconds", "reward"),
-                         series("time/policy_update_seconds", "update")});
+  add("seconds a step",
+      {series("time/rollout_seconds", "rollout"), series("time/reward_seconds", "reward"),
+       series("time/policy_update_seconds", "update")});
   return panels.empty() ? "" : curves_svg(title, panels);
 }
 

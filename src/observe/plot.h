@@ -1,4 +1,5 @@
-// Curves as a stand-alone SVG file: a grid of panels, each with axes, a legend and one line a series.
+// Curves as a stand-alone SVG file: a grid of panels, each with axes, a legend and one line a
+// series.
 #pragma once
 
 #include <filesystem>
@@ -23,8 +24,9 @@ struct Panel {
 // Panels fill rows of `columns`. The same input gives the same bytes.
 std::string curves_svg(const std::string& title, const std::vector<Panel>& panels, int columns = 2);
 
-// The curves people look at first, from a run's metrics.jsonl: reward or loss, evaluation, length, entropy,
-// gradient norm, time per phase; panels without data are left out. Empty text if the file has none.
+// The curves people look at first, from a run's metrics.jsonl: reward or loss, evaluation, length,
+// entropy, gradient norm, time per phase; panels without data are left out. Empty text if the file
+// has none.
 std::string run_curves_svg(const std::filesystem::path& metrics_jsonl, const std::string& title);
 
 }  // namespace quadrille::observe

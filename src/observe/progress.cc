@@ -34,7 +34,9 @@ Progress::Progress(const Clock& clock, std::chrono::milliseconds plain_every)
   if (terminal_) set_log_hooks(wipe, redraw);
 }
 
-Progress::~Progress() { finish(); }
+Progress::~Progress() {
+  finish();
+}
 
 void Progress::show(const std::string& line, bool force) {
   if (terminal_) {
@@ -61,7 +63,8 @@ void Progress::finish() {
 
 std::string format_duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  if (whole >= 3600)
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   if (whole >= 60) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{} s", whole);
 }

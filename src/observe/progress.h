@@ -1,5 +1,5 @@
-// The live line of long work. On a terminal one line is rewritten in place; elsewhere a plain line appears now and
-// then, so that a log file stays readable. Always on standard error.
+// The live line of long work. On a terminal one line is rewritten in place; elsewhere a plain line
+// appears now and then, so that a log file stays readable. Always on standard error.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace quadrille::observe {
 class Progress {
  public:
   // plain_every: least time between two plain lines where the output is not a terminal.
-  explicit Progress(const Clock& clock, std::chrono::milliseconds plain_every = std::chrono::seconds(1));
+  explicit Progress(const Clock& clock,
+                    std::chrono::milliseconds plain_every = std::chrono::seconds(1));
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

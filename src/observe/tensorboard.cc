@@ -81,8 +81,8 @@ uint32_t masked_crc32c(const void* data, size_t size) {
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, double wall_seconds,
                                      int64_t first_step) {
   // TensorBoard looks for "tfevents" in the name and reads files of a run in name order.
-  path_ = folder / fmt::format("events.out.tfevents.{:010d}.quadrille.{}", static_cast<int64_t>(wall_seconds),
-                               ::getpid());
+  path_ = folder / fmt::format("events.out.tfevents.{:010d}.quadrille.{}",
+                               static_cast<int64_t>(wall_seconds), ::getpid());
   out_.open(path_, std::ios::binary | std::ios::trunc);
   if (!out_) throw IoError("{}: cannot be opened for writing", path_.string());
   std::string version = event(wall_seconds, 0);

@@ -1,6 +1,7 @@
-// TensorBoard event files, written without TensorFlow: TFRecord framing (length, masked CRC-32C of the length, payload,
-// masked CRC-32C of the payload) around Event protocol buffers, of which only the few fields below are needed.
-// Source of the format: tensorflow/core/lib/io/record_writer.h and tensorflow/core/util/event.proto.
+// TensorBoard event files, written without TensorFlow: TFRecord framing (length, masked CRC-32C of
+// the length, payload, masked CRC-32C of the payload) around Event protocol buffers, of which only
+// the few fields below are needed. Source of the format: tensorflow/core/lib/io/record_writer.h and
+// tensorflow/core/util/event.proto.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ namespace quadrille::observe {
 
 class TensorBoardWriter final : public MetricsSink {
  public:
-  // Makes a new events file in `folder`. wall_seconds: seconds since 1970, given so that tests own the time;
-  // first_step > 0 tells TensorBoard to drop what an earlier file says from that step on (a resumed run).
+  // Makes a new events file in `folder`. wall_seconds: seconds since 1970, given so that tests own
+  // the time; first_step > 0 tells TensorBoard to drop what an earlier file says from that step on
+  // (a resumed run).
   TensorBoardWriter(const std::filesystem::path& folder, double wall_seconds, int64_t first_step);
   void write(int64_t step, const Metrics& metrics) override;
   const std::filesystem::path& path() const { return path_; }
