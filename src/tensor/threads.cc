@@ -1,6 +1,7 @@
 #include "tensor/threads.h"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -8,6 +9,10 @@
 namespace quadrille::tensor {
 
 void set_threads(int threads) {
+  // Activations come and go by the megabyte: given back to the system each time, they would be
+  // paged in anew, and cleared, at every step.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   if (threads <= 0) {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
@@ -16,6 +21,8 @@ void set_threads(int threads) {
   at::set_num_threads(std::max(1, threads));
 }
 
-int threads() { return at::get_num_threads(); }
+int threads() {
+  return at::get_num_threads();
+}
 
 }  // namespace quadrille::tensor

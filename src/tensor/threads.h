@@ -1,4 +1,5 @@
-// Number of threads the kernels use. One setting for the process: at::set_num_threads and OpenMP agree.
+// Number of threads the kernels use. One setting for the process: at::set_num_threads and OpenMP
+// agree.
 #pragma once
 
 namespace quadrille::tensor {

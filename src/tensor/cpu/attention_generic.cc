@@ -1,0 +1,9 @@
+#include "tensor/cpu/attention_tile.h"
+
+namespace quadrille::tensor::cpu {
+
+AttentionKernels generic_attention_kernels() {
+  return kKernels;
+}
+
+}  // namespace quadrille::tensor::cpu

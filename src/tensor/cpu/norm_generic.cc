@@ -1,0 +1,14 @@
+#include "tensor/cpu/norm_rows.h"
+
+namespace quadrille::tensor::cpu {
+
+template <>
+NormKernels<float> generic_norm_kernels<float>() {
+  return kNormKernels<float>;
+}
+template <>
+NormKernels<Bf16> generic_norm_kernels<Bf16>() {
+  return kNormKernels<Bf16>;
+}
+
+}  // namespace quadrille::tensor::cpu

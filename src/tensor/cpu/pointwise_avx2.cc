@@ -1,0 +1,9 @@
+#include "tensor/cpu/pointwise_rows.h"
+
+namespace quadrille::tensor::cpu {
+
+PointwiseKernels avx2_pointwise_kernels() {
+  return kernels();
+}
+
+}  // namespace quadrille::tensor::cpu
