@@ -1,4 +1,5 @@
-// What one forward pass reads: packed tokens, no padding anywhere, all index tensors on the model's device.
+// What one forward pass reads: packed tokens, no padding anywhere, all index tensors on the model's
+// device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +14,10 @@ namespace quadrille::model {
 // Paged memory of generation. Absent in training and scoring: then a batch attends within itself.
 struct PagedContext {
   tensor::KvCache* cache = nullptr;
-  at::Tensor slots_T;         // int64: page * kPageTokens + offset, where each new token's k and v go.
+  at::Tensor slots_T;  // int64: page * kPageTokens + offset, where each new token's k and v go.
   at::Tensor block_table_SP;  // int32 [S, P].
-  at::Tensor context_len_S;   // int32: positions of the sequence after this batch, new tokens included.
+  at::Tensor
+      context_len_S;  // int32: positions of the sequence after this batch, new tokens included.
 };
 
 struct Batch {
@@ -24,15 +26,17 @@ struct Batch {
   at::Tensor cu_seqlens_S1;  // int32: sequence s is rows cu[s] .. cu[s+1].
   int64_t max_seqlen = 0;
   const PagedContext* paged = nullptr;
-  at::Tensor replay_TLK;     // int32 [T, moe_layers, K], optional: expert ids to use (routing replay). -1: choose live.
+  at::Tensor replay_TLK;  // int32 [T, moe_layers, K], optional: expert ids to use (routing replay).
+                          // -1: choose live.
 };
 
 // What a forward pass tells beside the hidden states, for whoever asks.
 struct ForwardExtras {
   bool want_routes = false;
   bool want_router_logits = false;
-  std::vector<at::Tensor> routes_TK;         // One int32 [T, K] per MoE layer.
-  std::vector<at::Tensor> router_logits_TE;  // One fp32 [T, E] per MoE layer, with gradient while training.
+  std::vector<at::Tensor> routes_TK;  // One int32 [T, K] per MoE layer.
+  std::vector<at::Tensor>
+      router_logits_TE;  // One fp32 [T, E] per MoE layer, with gradient while training.
 };
 
 // Packs whole sequences from host vectors: positions from 0, block-diagonal attention.

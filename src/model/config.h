@@ -1,5 +1,5 @@
-// A model's shape, family-agnostic: what config.json of each family is read into (families.h), and all that the
-// transformer looks at. Formulas of each part: docs/models.md.
+// A model's shape, family-agnostic: what config.json of each family is read into (families.h), and
+// all that the transformer looks at. Formulas of each part: docs/models.md.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,15 @@ struct RopeConfig {
   double attention_factor = 0;                       // yarn; 0: computed.
   int64_t original_max_positions = 0;
   bool interleaved = false;
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct LayerConfig {
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
   int64_t window = 0;  // Sliding window; 0: full attention.
+
+  bool operator==(const LayerConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -52,19 +56,26 @@ struct ModelConfig {
   // Mixture of experts.
   int64_t experts = 0, top_k = 0, expert_width = 0, shared_width = 0;
   RouterKind router = RouterKind::kSoftmax;
-  bool router_fp32 = false;  // Router logits computed in fp32 (DeepSeek-V3 always; model.router_dtype else).
+  // Router held and its logits computed in fp32 (DeepSeek-V3 always; model.router_dtype else).
+  bool router_fp32 = false;
   bool norm_topk = false;
   double norm_topk_eps = 0, routed_scaling = 1;
   int64_t expert_groups = 1, expert_groups_kept = 1;
   bool selection_bias = false;
-  bool weights_stay_fp32 = false;  // Expert weights multiply in fp32 (Mixtral, DeepSeek-V3), else cast to cd first.
+  bool weights_stay_fp32 =
+      false;  // Expert weights multiply in fp32 (Mixtral, DeepSeek-V3), else cast to cd first.
   SharedExpert shared = SharedExpert::kNone;
+  // Multi-token-prediction layers after the last one in the files: skipped, never written.
+  int64_t prediction_layers = 0;
+
+  bool operator==(const ModelConfig&) const = default;
 
   int64_t moe_layers() const;
-  // Positions a token's layer index maps to, -1 for dense layers.
+  // For each layer its place among the MoE layers, -1 for dense ones.
   std::vector<int64_t> moe_index() const;
-  int64_t key_dim() const;    // Per head, as cached and scored.
-  int64_t value_dim() const;  // Per head.
+  int64_t rope_dim() const;        // Numbers of a head that are rotated.
+  int64_t key_dim() const;         // Per head, as cached and scored.
+  int64_t value_dim() const;       // Per head.
   double attention_scale() const;  // Includes DeepSeek's yarn correction.
   // Throws ConfigError naming both numbers when sizes contradict each other.
   void validate() const;
