@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "checkpoint/checkpoint.h"
 #include "learn/algorithm.h"
 #include "learn/optimizer.h"
 #include "model/settings.h"
@@ -37,12 +38,6 @@ struct EvalConfig {
   int64_t max_rows = 0;
 };
 
-struct CheckpointConfig {
-  int64_t every = 50;
-  int64_t keep_last = 2;
-  bool keep_best = true;
-};
-
 struct ObserveConfig {
   bool tensorboard = true;
   int64_t samples_per_step = 4;
@@ -57,7 +52,7 @@ struct RunConfig {
   reward::RewardConfig reward;
   learn::AlgorithmConfig algorithm;
   learn::OptimizerConfig optimizer;
-  CheckpointConfig checkpoint;
+  checkpoint::CheckpointConfig checkpoint;
   ObserveConfig observe;
 
   // Contradictions that need no model: throws ConfigError with the numbers.
@@ -67,8 +62,8 @@ struct RunConfig {
 // Binds every section; the binder points into `config`.
 ConfigBinder bind(RunConfig& config);
 
-// Reads the file, applies each --set in order, fills presets, validates. The file's paths are relative to
-// the working directory.
+// Reads the file, applies each --set in order, fills presets, validates. The file's paths are
+// relative to the working directory.
 RunConfig read_run_config(const std::filesystem::path& file, const std::vector<std::string>& sets);
 
 // The resolved configuration, [[reward.part]] tables included.

@@ -11,7 +11,8 @@ RunDirectory::RunDirectory(std::filesystem::path root, bool resume) : root_(std:
   std::error_code error;
   if (!resume && std::filesystem::exists(root_) && !std::filesystem::is_empty(root_, error)) {
     throw ConfigError(
-        "{} is not empty: continue that run with --resume, or choose another folder (run.dir)", root_.string());
+        "{} is not empty: continue that run with --resume, or choose another folder (run.dir)",
+        root_.string());
   }
   std::filesystem::create_directories(checkpoints(), error);
   if (error) throw IoError("{}: {}", checkpoints().string(), error.message());

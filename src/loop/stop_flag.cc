@@ -1,8 +1,8 @@
 #include "loop/stop_flag.h"
 
+#include <unistd.h>
 #include <csignal>
 #include <cstring>
-#include <unistd.h>
 
 #include "base/error.h"
 
@@ -19,7 +19,8 @@ void on_signal(int) {
     constexpr char kMessage[] = "\nstopping: saving first (once more to exit at once)\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
   } else {
-    // Checkpoints count only from their manifest on, so an exit in the middle of one loses nothing older.
+    // Checkpoints count only from their manifest on, so an exit in the middle of one loses nothing
+    // older.
     ::_exit(130);
   }
 }
@@ -43,6 +44,8 @@ StopFlag::~StopFlag() {
   installed = false;
 }
 
-bool StopFlag::requested() const { return signals_seen != 0; }
+bool StopFlag::requested() const {
+  return signals_seen != 0;
+}
 
 }  // namespace quadrille::loop
