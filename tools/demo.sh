@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo: a tiny Mixture-of-Experts learns to put six digits in order. About two minutes on two cores.
+# The demo: a tiny Mixture-of-Experts learns to put six digits in order. Under a minute on two cores.
 #
 #   tools/demo.sh QUADRILLE [SEED]
 #
