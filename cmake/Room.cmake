@@ -2,32 +2,16 @@
 # room that is declared later, so a cycle cannot be written down.
 #
 #   qd_room(text DEPENDS base LIBS PkgConfig::PCRE2)
-#   qd_room(learn TORCH AUTOGRAD DEPENDS model)       # TORCH: uses libtorch; AUTOGRAD: shares the PCH
+#   qd_room(learn TORCH DEPENDS model)                # TORCH: uses libtorch
+#
+# There is no precompiled header: libtorch's heavy autograd headers are included by two files (tensor/autograd.cc,
+# model/recompute.cc), and a precompiled header costs more than these two.
 function(qd_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -Wno-missing-field-initializers)
 endfunction()
 
-function(qd_autograd_pch target)
-  if(NOT QD_PCH)
-    return()
-  endif()
-  # One precompiled header (about half a gigabyte), made once and reused by every target that asks.
-  if(NOT TARGET quadrille_autograd_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/autograd_pch.cc "// Carries the shared precompiled header.\n")
-    add_library(quadrille_autograd_pch OBJECT ${CMAKE_BINARY_DIR}/autograd_pch.cc)
-    target_link_libraries(quadrille_autograd_pch PRIVATE quadrille::torch)
-    target_include_directories(quadrille_autograd_pch PRIVATE ${CMAKE_SOURCE_DIR}/src)
-    qd_warnings(quadrille_autograd_pch)
-    target_compile_options(quadrille_autograd_pch PRIVATE -fpch-preprocess)
-    target_precompile_headers(quadrille_autograd_pch PRIVATE
-      <torch/csrc/autograd/custom_function.h> <ATen/core/Tensor.h>)
-  endif()
-  target_compile_options(${target} PRIVATE -fpch-preprocess)
-  target_precompile_headers(${target} REUSE_FROM quadrille_autograd_pch)
-endfunction()
-
 function(qd_room name)
-  cmake_parse_arguments(ROOM "TORCH;AUTOGRAD" "" "DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "" "DEPENDS;LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc ${CMAKE_CURRENT_SOURCE_DIR}/cpu/*.cc)
   set(target quadrille_${name})
   if(sources)
@@ -47,18 +31,15 @@ function(qd_room name)
     target_link_libraries(${target} ${scope} quadrille_${dependency})
   endforeach()
   target_link_libraries(${target} ${scope} ${ROOM_LIBS})
-  if(ROOM_TORCH OR ROOM_AUTOGRAD)
+  if(ROOM_TORCH)
     target_link_libraries(${target} ${scope} quadrille::torch)
-  endif()
-  if(ROOM_AUTOGRAD AND sources)
-    qd_autograd_pch(${target})
   endif()
 endfunction()
 
 # The tests of one room: one binary and one ctest entry, since a libtorch program takes 0.3 s to start.
 # Files named *_slow_test.cc make a second binary with the label "slow".
 function(qd_tests name)
-  cmake_parse_arguments(TESTS "AUTOGRAD" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(TESTS "" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cc)
   foreach(label unit slow)
     set(chosen ${sources})
@@ -79,9 +60,6 @@ function(qd_tests name)
         QD_BINARY_DIR="${CMAKE_BINARY_DIR}")
       target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
       qd_warnings(${target})
-      if(TESTS_AUTOGRAD)
-        qd_autograd_pch(${target})
-      endif()
       add_test(NAME ${target} COMMAND ${target})
       set_tests_properties(${target} PROPERTIES LABELS ${label} TIMEOUT 600)
     endif()
