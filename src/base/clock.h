@@ -29,6 +29,11 @@ class FakeClock final : public Clock {
   TimePoint now_{};
 };
 
+// Seconds since 1970, for what people read as a date; never for measuring or waiting.
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 inline double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }

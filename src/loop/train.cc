@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -23,10 +22,6 @@
 
 namespace quadrille::loop {
 namespace {
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // The run while it runs. Everything that decides the future is in `state_` or derived from the
 // configuration.

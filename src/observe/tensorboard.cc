@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace quadrille::observe {
@@ -48,10 +48,6 @@ void put_bytes(std::string& out, uint32_t field, const std::string& bytes) {
   put_key(out, field, 2);
   put_varint(out, bytes.size());
   out += bytes;
-}
-
-double wall_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string event(double wall_seconds, int64_t step) {
@@ -107,7 +103,7 @@ void TensorBoardWriter::write(int64_t step, const Metrics& metrics) {
     put_fixed(one, static_cast<float>(value));
     put_bytes(summary, kSummaryValue, one);
   }
-  std::string record = event(wall_now(), step);
+  std::string record = event(wall_seconds(), step);
   put_bytes(record, kEventSummary, summary);
   write_record(record);
 }
