@@ -25,7 +25,9 @@ def last_json(command):
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     # The peers' libraries may chat before their line; ours may spread the object over lines.
-    return json.loads(done.stdout[done.stdout.index("{\"") if "{\"" in done.stdout else done.stdout.index("{"):])
+    lines = done.stdout.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("{"))
+    return json.loads("\n".join(lines[start:]))
 
 
 def peer(name, *options):
