@@ -178,7 +178,7 @@ template <int R>
 void all_weighted_sums(const Tile<R>& tile, const float* weights, const float* const* rows,
                        int64_t stride, int64_t dim, const float* factor, float* const* out) {
   // Few rows: more columns at once, or the chains of multiply-adds would wait for each other.
-  constexpr int kWide = R <= 2 && kColumns == 2 ? 4 : kColumns;
+  constexpr int kWide = Vec::kWidth == 4 || R > 2 ? kColumns : kColumns == 2 || R == 1 ? 4 : 2;
   int64_t column = 0;
   if constexpr (kWide > kColumns) {
     for (; column + 16 * kWide <= dim; column += 16 * kWide) {

@@ -19,6 +19,8 @@ namespace {
 // half of a 1 MiB L2.
 constexpr int64_t kCols = 256;
 constexpr int64_t kRowTiles = 16;
+// Where a block packs its own B, more rows share the packing.
+constexpr int64_t kRowTilesUnpacked = 64;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -38,7 +40,7 @@ struct FreeDelete {
 struct Scratch {
   std::unique_ptr<float, FreeDelete> a = allocate(kDepth * kLanes);
   std::unique_ptr<float, FreeDelete> b = allocate(kDepth * kCols);
-  std::unique_ptr<float, FreeDelete> c = allocate(kRowTiles * 16 * kCols);
+  std::unique_ptr<float, FreeDelete> c = allocate(kRowTilesUnpacked * kLanes * kCols);
 
   static std::unique_ptr<float, FreeDelete> allocate(int64_t count) {
     void* p = std::aligned_alloc(64, static_cast<size_t>(count) * sizeof(float));
@@ -204,7 +206,8 @@ std::vector<Block> plan(std::span<const Gemm> problems, int threads) {
     const Gemm& g = problems[i];
     if (g.m <= 0 || g.n <= 0) continue;
     int64_t cols = even_part(g.n, kCols, kPanel);
-    int64_t rows = even_part(g.m, kRowTiles * full_rows, 1);
+    const int64_t most = (g.b_packed ? kRowTiles : kRowTilesUnpacked) * full_rows;
+    int64_t rows = even_part(g.m, most, 1);
     const auto size = [&] {
       return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(g.k);
     };
@@ -231,8 +234,8 @@ std::vector<Block> plan(std::span<const Gemm> problems, int threads) {
 }
 
 int threads_for(double flops, int threads) {
-  // About 15 µs of one core.
-  return flops < 1.5e6 || omp_in_parallel() != 0 ? 1 : std::max(1, threads);
+  // About 6 µs of one core.
+  return flops < 0.5e6 || omp_in_parallel() != 0 ? 1 : std::max(1, threads);
 }
 
 void run_phases(std::span<const Phase> phases, int threads) {

@@ -54,7 +54,7 @@ void in_blocks(int64_t rows, int64_t count, double cycles, float* total, F f) {
 template <class T>
 void rms_norm_forward(const T* x, const T* residual, const T* weight, int64_t rows, int64_t cols,
                       float eps, T* sum, T* y, float* rstd) {
-  for_ranges(rows, static_cast<double>(rows * cols) * 0.4, [&](int64_t begin, int64_t end) {
+  for_ranges(rows, static_cast<double>(rows * cols) * 1.2, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * cols;
     kernels<T>().norm(x + at, residual == nullptr ? nullptr : residual + at, weight, end - begin,
                       cols, eps, sum == nullptr ? nullptr : sum + at, y + at,
@@ -65,7 +65,7 @@ void rms_norm_forward(const T* x, const T* residual, const T* weight, int64_t ro
 template <class T>
 void rms_norm_backward(const T* dy, const T* dsum, const T* x, const T* weight, const float* rstd,
                        int64_t rows, int64_t cols, T* dx, float* dweight) {
-  in_blocks(rows, cols, static_cast<double>(rows * cols) * 0.6, dweight,
+  in_blocks(rows, cols, static_cast<double>(rows * cols) * 1.6, dweight,
             [&](int64_t begin, int64_t end, float* sums) {
               const int64_t at = begin * cols;
               kernels<T>().norm_backward(dy + at, dsum == nullptr ? nullptr : dsum + at, x + at,
@@ -79,7 +79,7 @@ void prepare_qkv_forward(const QkvShape& shape, const RopeRows& rope, const T* q
                          const T* q_weight, const T* k_weight, T* q, T* k, T* v) {
   const double numbers =
       static_cast<double>(shape.tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
-  for_ranges(shape.tokens, numbers * 0.6, [&](int64_t begin, int64_t end) {
+  for_ranges(shape.tokens, numbers * 2.0, [&](int64_t begin, int64_t end) {
     kernels<T>().qkv(shape, rope, begin, end, qkv, q_weight, k_weight, q, k, v,
                      thread_scratch().take(qkv_scratch(shape)));
   });
@@ -96,7 +96,7 @@ void prepare_qkv_backward(const QkvShape& shape, const RopeRows& rope, const T* 
   thread_local Scratch totals;
   float* total = q_count + k_count == 0 ? nullptr : totals.take(q_count + k_count);
   std::fill_n(total, q_count + k_count, 0.0F);
-  in_blocks(shape.tokens, q_count + k_count, numbers, total,
+  in_blocks(shape.tokens, q_count + k_count, numbers * 3.0, total,
             [&](int64_t begin, int64_t end, float* sums) {
               kernels<T>().qkv_backward(shape, rope, begin, end, qkv, q_weight, k_weight, dq, dk,
                                         dv, dqkv, q_count == 0 ? nullptr : sums,
@@ -110,7 +110,7 @@ void prepare_qkv_backward(const QkvShape& shape, const RopeRows& rope, const T* 
 template <class T>
 void rope(const RopeRows& rows, const T* x, int64_t tokens, int64_t heads, int64_t dim,
           bool interleaved, bool back, T* y) {
-  for_ranges(tokens, static_cast<double>(tokens * heads * dim) * 0.4,
+  for_ranges(tokens, static_cast<double>(tokens * heads * dim) * 1.2,
              [&](int64_t begin, int64_t end) {
                kernels<T>().rope(rows, begin, end, x, heads, dim, interleaved, back, y);
              });

@@ -8,9 +8,11 @@
 
 namespace quadrille::tensor::cpu {
 
-// Waking the other threads costs some microseconds: below about 20 of them, one thread does it all.
+// The other threads spin between regions, so waking them and waiting for them costs about a
+// microsecond: below a few of them, one thread does it all. A decode step of a small model is made of
+// work that is hardly longer.
 inline bool worth_threads(double cycles) {
-  return cycles > 60e3 && omp_in_parallel() == 0 && omp_get_max_threads() > 1;
+  return cycles > 15e3 && omp_in_parallel() == 0 && omp_get_max_threads() > 1;
 }
 
 // f(i) for i < items, which must not throw; `cycles` is a guess of the whole.

@@ -36,7 +36,7 @@ void for_tokens(const RouteShape& shape, F f) {
 }
 
 double move_cycles(int64_t tokens, int64_t top_k, int64_t cols) {
-  return static_cast<double>(tokens * top_k) * (20.0 + static_cast<double>(cols) * 0.3);
+  return static_cast<double>(tokens * top_k) * (20.0 + static_cast<double>(cols) * 0.7);
 }
 
 }  // namespace
