@@ -34,8 +34,7 @@ void run(const Options& options, int& exit_code) {
   const SystemClock clock;
   const loop::StopFlag stop;
   loop::Session session(std::move(config), clock, loop::Purpose::kEvaluate);
-  if (!options.checkpoint.empty())
-    loop::load_checkpoint_weights(options.checkpoint, *session.model);
+  if (!options.checkpoint.empty()) loop::load_for_evaluation(options.checkpoint, session);
   observe::Progress progress(clock);
   const loop::Evaluation evaluation = loop::evaluate(
       session, [&] { return stop.requested(); },

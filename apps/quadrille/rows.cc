@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <limits>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -93,8 +93,7 @@ std::vector<int32_t> FolderText::render(const Row& row) const {
   text::RenderOptions options;
   options.add_generation_prompt = true;
   if (row.has("tools")) options.tools = &row.json.at("tools");
-  const std::time_t now = std::time(nullptr);
-  options.now = *std::localtime(&now);
+  options.now = local_time(SystemClock().wall_seconds());
   try {
     return encode(row, template_->render(row.json.at("messages"), options));
   } catch (const Error& error) {

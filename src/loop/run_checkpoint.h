@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "learn/trainer.h"
 #include "loop/session.h"
 #include "text/dataset.h"
 
@@ -23,15 +22,15 @@ struct RunState {
                        // Else empty.
 };
 
+// With the session's weights, optimizer and date.
 void save_run_state(const std::filesystem::path& checkpoints, const RunState& state,
                     const Session& session, std::optional<double> accuracy);
-// The newest good checkpoint's state; weights and optimizer go into `trainer`. None if the folder
-// holds none.
-std::optional<RunState> load_run_state(const std::filesystem::path& checkpoints,
-                                       learn::Trainer& trainer);
+// The newest good checkpoint's state; weights, optimizer and date go into `session`. None if the
+// folder holds none. A checkpoint of a version that kept no date leaves the session's as it is.
+std::optional<RunState> load_run_state(const std::filesystem::path& checkpoints, Session& session);
 
-// Weights alone, for evaluation and export.
-void load_checkpoint_weights(const std::filesystem::path& checkpoint, model::Transformer& model);
+// Weights and date alone: to evaluate as the run itself did.
+void load_for_evaluation(const std::filesystem::path& checkpoint, Session& session);
 void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& output,
                        at::ScalarType dtype);
 

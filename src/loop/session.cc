@@ -1,7 +1,6 @@
 #include "loop/session.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -15,13 +14,6 @@ namespace {
 model::DtypeChoice dtype_choice(const std::string& name) {
   if (name == "fp32") return model::DtypeChoice::kFp32;
   return name == "bf16" ? model::DtypeChoice::kBf16 : model::DtypeChoice::kAuto;
-}
-
-std::tm local_now() {
-  const std::time_t seconds = std::time(nullptr);
-  std::tm now{};
-  ::localtime_r(&seconds, &now);
-  return now;
 }
 
 std::filesystem::path choose_text_folder(const model::ModelSettings& settings) {
@@ -61,24 +53,23 @@ std::unique_ptr<model::Transformer> make_model(const model::ModelSettings& setti
 }  // namespace
 
 Session::Session(RunConfig run_config, const Clock& run_clock, Purpose purpose)
-    : config(std::move(run_config)), clock(run_clock) {
+    : config(std::move(run_config)), clock(run_clock), date(local_time(run_clock.wall_seconds())) {
   tensor::set_threads(static_cast<int>(config.run.threads));
   text_folder = choose_text_folder(config.model);
   tokenizer = std::make_unique<text::Tokenizer>(text::Tokenizer::load(text_folder));
   chat_template = text::ChatTemplate::load(text_folder);
   end_tokens = model::read_end_tokens(text_folder);
   const text::ChatTemplate* templates = chat_template ? &*chat_template : nullptr;
-  const std::tm now = local_now();
   const bool sft = config.algorithm.is_sft();
   const bool training = purpose == Purpose::kTrain;
   if (training) {
     train_task = std::make_unique<Task>(
         config.data.train, sft ? text::DatasetKind::kSupervised : text::DatasetKind::kReinforcement,
-        *tokenizer, templates, now, config.data.max_prompt_tokens);
+        *tokenizer, templates, date, config.data.max_prompt_tokens);
   }
   if (!config.eval.data.empty()) {
     eval_task = std::make_unique<Task>(config.eval.data, text::DatasetKind::kReinforcement,
-                                       *tokenizer, templates, now, config.data.max_prompt_tokens);
+                                       *tokenizer, templates, date, config.data.max_prompt_tokens);
   }
   if (!sft || !training || eval_task) reward = reward::make_reward(config.reward);
 
@@ -97,6 +88,12 @@ Session::Session(RunConfig run_config, const Clock& run_clock, Purpose purpose)
   }
   if (training) prepare_training();
   engine = std::make_unique<rollout::Engine>(*model, tokenizer.get(), config.rollout.engine());
+}
+
+void Session::set_date(const std::tm& began) {
+  date = began;
+  if (train_task) train_task->set_date(began);
+  if (eval_task) eval_task->set_date(began);
 }
 
 void Session::prepare_training() {

@@ -2,6 +2,7 @@
 // before the expensive part starts: configuration, data, tokenizer, model, reward.
 #pragma once
 
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ struct Session {
 
   RunConfig config;
   const Clock& clock;
+  std::tm date;  // When the run began: what its chat templates tell as the date.
   std::filesystem::path
       text_folder;  // Where tokenizer and template come from; carried into exports.
   std::unique_ptr<text::Tokenizer> tokenizer;
@@ -42,6 +44,9 @@ struct Session {
   std::unique_ptr<reward::Reward> reward;         // Null for SFT without evaluation.
   std::unique_ptr<rollout::Engine> engine;
   std::unique_ptr<learn::Trainer> trainer;  // Null when evaluating.
+
+  // A run that is taken up again keeps the date it began with.
+  void set_date(const std::tm& began);
 
   // What the run will need and has, in lines: for --dry-run and the start of a run.
   std::string summary() const;

@@ -8,12 +8,12 @@
 namespace quadrille::loop {
 
 Task::Task(const std::filesystem::path& file, text::DatasetKind kind,
-           const text::Tokenizer& tokenizer, const text::ChatTemplate* chat_template, std::tm now,
+           const text::Tokenizer& tokenizer, const text::ChatTemplate* chat_template, std::tm date,
            int64_t max_prompt_tokens)
     : data_(file, kind),
       tokenizer_(tokenizer),
       template_(chat_template),
-      now_(now),
+      date_(date),
       max_prompt_tokens_(max_prompt_tokens) {}
 
 Prompt Task::prompt(int64_t row) const {
@@ -22,7 +22,7 @@ Prompt Task::prompt(int64_t row) const {
   prompt.tokens = tokenizer_.encode(
       data.messages() == nullptr
           ? data.prompt
-          : chat(row).render(*data.messages(), {.add_generation_prompt = true, .now = now_}));
+          : chat(row).render(*data.messages(), {.add_generation_prompt = true, .now = date_}));
   if (prompt.tokens.empty()) throw FormatError("{}: the prompt has no tokens", data_.where(row));
   if (max_prompt_tokens_ > 0 && static_cast<int64_t>(prompt.tokens.size()) > max_prompt_tokens_) {
     throw ConfigError("{}: the prompt has {} tokens, data.max_prompt_tokens is {}",
@@ -41,7 +41,7 @@ learn::SftExample Task::example(int64_t row, std::optional<int32_t> end_token) c
   // Tokenised apart, as generation will see it: what stands before an answer alone, then the
   // answer.
   if (data.messages() != nullptr) {
-    const text::TurnText turns = chat(row).render_turns(*data.messages(), {.now = now_},
+    const text::TurnText turns = chat(row).render_turns(*data.messages(), {.now = date_},
                                                         text::TrainedTurns::kAll, data_.where(row));
     for (const text::TurnText::Piece& piece : turns.pieces())
       add(tokenizer_.encode(piece.text), piece.trained);

@@ -26,13 +26,14 @@ struct Prompt {
 };
 
 // Rows of one file with the tokenizer and template that turn them into tokens. Both outlive it;
-// `now` is the date that a template may put in a prompt: one for the whole run.
+// `date` is what a template may put in a prompt: one for the whole run.
 class Task {
  public:
   Task(const std::filesystem::path& file, text::DatasetKind kind, const text::Tokenizer& tokenizer,
-       const text::ChatTemplate* chat_template, std::tm now, int64_t max_prompt_tokens);
+       const text::ChatTemplate* chat_template, std::tm date, int64_t max_prompt_tokens);
 
   int64_t rows() const { return data_.size(); }
+  void set_date(const std::tm& date) { date_ = date; }
   // RL rows. Errors name the file's line.
   Prompt prompt(int64_t row) const;
   // SFT rows: prompt + completion + end token, the completion trained; or the template's assistant
@@ -45,7 +46,7 @@ class Task {
   text::Dataset data_;
   const text::Tokenizer& tokenizer_;
   const text::ChatTemplate* template_;
-  std::tm now_;  // For templates that tell the date.
+  std::tm date_;
   int64_t max_prompt_tokens_;
 };
 

@@ -40,7 +40,7 @@ class Run {
     metrics_ = std::make_unique<observe::MetricsJsonl>(directory_.metrics());
     samples_ = std::make_unique<observe::JsonlWriter>(directory_.samples());
     if (session_.config.observe.tensorboard) {
-      board_ = std::make_unique<observe::TensorBoardWriter>(directory_.root(), wall_seconds(),
+      board_ = std::make_unique<observe::TensorBoardWriter>(directory_.root(), clock_,
                                                             state_.step > 0 ? state_.step + 1 : 0);
     }
   }
@@ -84,7 +84,7 @@ class Run {
   bool stopping() const { return stop_.requested(); }
 
   void restore() {
-    const auto found = load_run_state(directory_.checkpoints(), *session_.trainer);
+    const auto found = load_run_state(directory_.checkpoints(), session_);
     if (!found) {
       log_info("{} holds no checkpoint: the run starts afresh", directory_.checkpoints().string());
       directory_.cut_after(-1);

@@ -74,8 +74,10 @@ uint32_t masked_crc32c(const void* data, size_t size) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, double wall_seconds,
-                                     int64_t first_step) {
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, const Clock& clock,
+                                     int64_t first_step)
+    : clock_(clock) {
+  const double wall_seconds = clock.wall_seconds();
   // TensorBoard looks for "tfevents" in the name and reads files of a run in name order.
   path_ = folder / fmt::format("events.out.tfevents.{:010d}.quadrille.{}",
                                static_cast<int64_t>(wall_seconds), ::getpid());
@@ -103,7 +105,7 @@ void TensorBoardWriter::write(int64_t step, const Metrics& metrics) {
     put_fixed(one, static_cast<float>(value));
     put_bytes(summary, kSummaryValue, one);
   }
-  std::string record = event(wall_seconds(), step);
+  std::string record = event(clock_.wall_seconds(), step);
   put_bytes(record, kEventSummary, summary);
   write_record(record);
 }

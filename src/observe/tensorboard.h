@@ -9,22 +9,23 @@
 #include <fstream>
 #include <string>
 
+#include "base/clock.h"
 #include "base/metrics.h"
 
 namespace quadrille::observe {
 
 class TensorBoardWriter final : public MetricsSink {
  public:
-  // Makes a new events file in `folder`. wall_seconds: seconds since 1970, given so that tests own
-  // the time; first_step > 0 tells TensorBoard to drop what an earlier file says from that step on
-  // (a resumed run).
-  TensorBoardWriter(const std::filesystem::path& folder, double wall_seconds, int64_t first_step);
+  // Makes a new events file in `folder`. first_step > 0 tells TensorBoard to drop what an earlier
+  // file says from that step on (a resumed run).
+  TensorBoardWriter(const std::filesystem::path& folder, const Clock& clock, int64_t first_step);
   void write(int64_t step, const Metrics& metrics) override;
   const std::filesystem::path& path() const { return path_; }
 
  private:
   void write_record(const std::string& event);
 
+  const Clock& clock_;
   std::filesystem::path path_;
   std::ofstream out_;
 };

@@ -54,7 +54,8 @@ TEST_F(Observe, Crc32c) {
 }
 
 TEST_F(Observe, EventFileIsFramedAndHoldsTheScalar) {
-  TensorBoardWriter out(folder_, 1700000000.0, 5);
+  const FakeClock clock(1700000000.0);
+  TensorBoardWriter out(folder_, clock, 5);
   out.write(6, {{"reward/mean", 0.25}});
   const std::string bytes = read_file(out.path());
   std::vector<std::string> records;
