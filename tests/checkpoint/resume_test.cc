@@ -10,10 +10,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/export.h"
-#include "learn/tiny_model.h"
 #include "learn/trainer.h"
+#include "model/tiny.h"
 
 namespace quadrille::checkpoint {
 namespace {
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 
 using learn::Trainer;
 using learn::TrainerOptions;
+using model::testing::make_tiny;
 
 const SystemClock kClock;
 
@@ -54,7 +56,7 @@ std::vector<learn::SftExample> examples(int64_t step) {
   std::vector<learn::SftExample> out(4);
   for (learn::SftExample& e : out) {
     for (int t = 0; t < 9; ++t) {
-      e.tokens.push_back(static_cast<int32_t>(rng.below(learn::kVocab)));
+      e.tokens.push_back(static_cast<int32_t>(rng.below(model::testing::kTinyVocab)));
       e.weights.push_back(t < 3 ? 0.0F : 1.0F);
     }
   }
@@ -81,20 +83,20 @@ Content content_of(const Trainer& trainer, const model::Transformer& model, int6
 TEST_F(Resume, IsBitIdentical) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const fs::path dir = dir_ / (dtype == at::kFloat ? "fp32" : "bf16");
-    auto straight = learn::tiny_model(1, dtype);
+    auto straight = make_tiny("qwen3_moe", dtype);
     Trainer one(*straight, nullptr, options(), kClock);
     std::vector<Metrics> expected;
     for (int64_t s = 0; s < 6; ++s) expected.push_back(step(one, s));
 
     {
-      auto first = learn::tiny_model(1, dtype);
+      auto first = make_tiny("qwen3_moe", dtype);
       Trainer before(*first, nullptr, options(), kClock);
       for (int64_t s = 0; s < 3; ++s) step(before, s);
       save(dir, content_of(before, *first, 3), {});
     }
     const auto checkpoint = load_newest(dir);
     ASSERT_TRUE(checkpoint.has_value());
-    auto second = learn::tiny_model(99, dtype);
+    auto second = make_tiny("qwen3_moe", dtype, 99);
     Trainer after(*second, nullptr, options(), kClock);
     after.load([&](const std::string& name) { return checkpoint->tensor(name); },
                checkpoint->state_json());
@@ -114,21 +116,21 @@ TEST_F(Resume, IsBitIdentical) {
 }
 
 TEST_F(Resume, AnotherModelsCheckpointIsRefused) {
-  auto model = learn::tiny_model();
+  auto model = make_tiny("qwen3_moe");
   Trainer trainer(*model, nullptr, options(), kClock);
   save(dir_, content_of(trainer, *model, 0), {});
   const auto checkpoint = load_newest(dir_);
-  model::ModelConfig wider = learn::tiny_config();
+  model::InitConfig wider = model::testing::tiny("qwen3_moe");
   wider.expert_width = 16;
-  auto other = learn::tiny_model(1, at::kFloat, wider);
-  Trainer second(*other, nullptr, options(), kClock);
+  model::Transformer other(model::make_model_config(wider), at::kFloat, at::kCPU);
+  Trainer second(other, nullptr, options(), kClock);
   EXPECT_THROW(second.load([&](const std::string& name) { return checkpoint->tensor(name); },
                            checkpoint->state_json()),
                FormatError);
 }
 
 TEST_F(Resume, ExportsAModelFolderOfTheMasters) {
-  auto model = learn::tiny_model(1, at::kBFloat16);
+  auto model = make_tiny("qwen3_moe", at::kBFloat16);
   Trainer trainer(*model, nullptr, options(), kClock);
   step(trainer, 0);
   save(dir_ / "checkpoints", content_of(trainer, *model, 1), {});
@@ -144,7 +146,7 @@ TEST_F(Resume, ExportsAModelFolderOfTheMasters) {
 
 TEST_F(Resume, TheCheckpointCarriesTheTokenizerAndStandsAlone) {
   const fs::path base = dir_ / "base";
-  auto model = learn::tiny_model();
+  auto model = make_tiny("qwen3_moe");
   model::save_model(*model, base, {});
   std::ofstream(base / "tokenizer.json") << "{\"version\": \"1.0\"}";
   std::ofstream(base / "chat_template.jinja") << "{{ messages }}";
@@ -173,7 +175,7 @@ TEST_F(Resume, TheCheckpointCarriesTheTokenizerAndStandsAlone) {
 
 TEST_F(Resume, ACarriedConfigOfAnotherShapeIsCorrected) {
   const fs::path base = dir_ / "base";
-  auto model = learn::tiny_model();
+  auto model = make_tiny("qwen3_moe");
   model::save_model(*model, base, {});
   nlohmann::json config = nlohmann::json::parse(read_file(base / "config.json"));
   config["tie_word_embeddings"] = true;  // As some files say whose head is not tied.
@@ -186,7 +188,7 @@ TEST_F(Resume, ACarriedConfigOfAnotherShapeIsCorrected) {
 }
 
 TEST_F(Resume, IsDescribedForPeople) {
-  auto model = learn::tiny_model();
+  auto model = make_tiny("qwen3_moe");
   Trainer trainer(*model, nullptr, options(), kClock);
   Content c = content_of(trainer, *model, 7);
   c.metric = 0.25;

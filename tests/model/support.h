@@ -22,8 +22,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "model/checkpoint_io.h"
-#include "model/settings.h"
-#include "model/transformer.h"
+#include "model/tiny.h"
 #include "tensor/ops.h"
 
 namespace quadrille::model::testing {
@@ -101,42 +100,6 @@ inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
     if (!(difference <= worst)) worst = std::isnan(difference) ? INFINITY : difference;
   }
   return worst;
-}
-
-// A model of each family that is small but uses all of its parts.
-inline InitConfig tiny(const std::string& family) {
-  InitConfig init;
-  init.family = family;
-  init.vocab = 61;
-  init.layers = 3;
-  init.hidden = 32;
-  init.heads = 4;
-  init.kv_heads = family == "deepseek_v3" ? 4 : 2;
-  init.head_dim = family == "olmoe" ? 8 : 16;
-  init.experts = 6;
-  init.top_k = 2;
-  init.expert_width = 12;
-  init.dense_width = 40;
-  init.dense_layers = family == "qwen3_moe" || family == "deepseek_v3" ? 1 : 0;
-  init.q_lora_rank = 12;
-  init.kv_lora_rank = 10;
-  init.expert_groups = family == "deepseek_v3" ? 3 : 1;
-  init.expert_groups_kept = family == "deepseek_v3" ? 2 : 1;
-  init.init_scale = 0.2;
-  return init;
-}
-inline const std::vector<std::string>& families() {
-  static const std::vector<std::string> names = {"qwen3_moe",   "qwen2_moe", "olmoe", "mixtral",
-                                                 "deepseek_v3", "llama",     "qwen3"};
-  return names;
-}
-inline std::unique_ptr<Transformer> make_tiny(const std::string& family,
-                                              at::ScalarType dtype = at::kFloat,
-                                              uint64_t seed = 7) {
-  const InitConfig init = tiny(family);
-  auto model = std::make_unique<Transformer>(make_model_config(init), dtype, at::kCPU);
-  initialize_random(*model, seed, init.init_scale);
-  return model;
 }
 
 inline std::vector<std::vector<int32_t>> random_sequences(const std::vector<int64_t>& lengths,
