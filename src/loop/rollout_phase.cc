@@ -21,6 +21,7 @@ void score(Session& session, RolloutResult& result) {
     result.answers[i].sample.reward = scores[i].reward;
     result.answers[i].sample.reward_parts = scores[i].parts;
     result.answers[i].error = scores[i].error;
+    result.answers[i].extracted = scores[i].extracted;
     errors += std::isnan(scores[i].reward) ? 1 : 0;
   }
   result.metrics["reward/errors"] = static_cast<double>(errors);

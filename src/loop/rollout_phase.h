@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct Scored {
   Sample sample;
   std::string prompt;
   std::shared_ptr<const nlohmann::ordered_json> row;
-  std::string error;  // Why it could not be scored.
+  std::string error;                     // Why it could not be scored.
+  std::optional<std::string> extracted;  // reward/reward.h.
 };
 
 struct RolloutResult {

@@ -35,7 +35,8 @@ void bind_eval(EvalConfig& c, ConfigBinder& b) {
   b.field("every", c.every,
           "Steps between two evaluations; one comes before the first step, one after the last.");
   b.field("samples", c.samples,
-          "Answers per row; accuracy is their mean, eval/pass_at_n counts rows with any right.");
+          "Answers per row; accuracy is their mean. Above 1 eval/pass_at_n, best_of_n and "
+          "majority_at_n are reported too.");
   b.field("temperature", c.temperature, "0: the most likely token each time.");
   b.field("max_rows", c.max_rows, "Only the first rows of the file; 0: all.");
 }

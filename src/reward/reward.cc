@@ -62,7 +62,7 @@ class PartReward {
     results.reserve(items.size());
     for (const RewardItem& item : items) {
       const Verdict verdict = verifier_(item);
-      results.push_back({verdict.reward, {}, verdict.error});
+      results.push_back({verdict.reward, {}, verdict.error, verdict.extracted});
     }
     return results;
   }
@@ -73,7 +73,8 @@ class PartReward {
   std::unique_ptr<WorkerPool> pool_;
 };
 
-// The weighted sum of the parts; one that is NaN makes the whole NaN.
+// The weighted sum of the parts; one that is NaN makes the whole NaN. The answer is that of the
+// first part that reads one.
 class SumReward final : public Reward {
  public:
   SumReward(const std::vector<RewardPart>& parts, bool named) : named_(named) {
@@ -92,6 +93,7 @@ class SumReward final : public Reward {
           sum.parts[named_ ? part->part().name + "_" + name : name] = value;
         }
         if (sum.error.empty()) sum.error = results[i].error;
+        if (!sum.extracted) sum.extracted = results[i].extracted;
       }
     }
     return sums;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct RewardResult {
   float reward = 0;                    // NaN: could not be judged.
   std::map<std::string, float> parts;  // By part name; unweighted.
   std::string error;                   // Why not.
+  // The answer that was read from the completion and compared with the row's, for a majority vote;
+  // empty if the completion holds none. nullopt: this kind of reward reads none.
+  std::optional<std::string> extracted;
 };
 
 class Reward {

@@ -39,7 +39,8 @@ const char* kNoAnswer = "the row has no `answer`";
 Verdict exact(const RewardItem& item) {
   const auto answer = answer_of(item);
   if (!answer) return {kNan, kNoAnswer};
-  return {trimmed(item.completion) == trimmed(*answer) ? 1.0F : 0.0F, ""};
+  const std::string_view got = trimmed(item.completion);
+  return {got == trimmed(*answer) ? 1.0F : 0.0F, "", std::string(got)};
 }
 
 bool is_digit(char c) {
@@ -133,9 +134,9 @@ Verdict numeric(const RewardItem& item, double tolerance) {
   const auto expected = last_number(*answer);
   if (!expected) return {kNan, fmt::format("the row's `answer` holds no number: {}", *answer)};
   const auto got = last_number(item.completion);
-  if (!got) return {0.0F, ""};
+  if (!got) return {0.0F, "", ""};
   const bool right = std::abs(*got - *expected) <= tolerance * std::max(1.0, std::abs(*expected));
-  return {right ? 1.0F : 0.0F, ""};
+  return {right ? 1.0F : 0.0F, "", fmt::format("{}", *got)};
 }
 
 struct FreeCode {
@@ -191,11 +192,12 @@ Verdict matches(const RewardItem& item, const Pattern& pattern, bool compare) {
   bool failed = false;
   const auto found = pattern.find(item.completion, failed);
   if (failed) return {kNan, "the pattern needs too many steps on this answer"};
-  if (!found) return {0.0F, ""};
-  if (!compare) return {1.0F, ""};
+  if (!compare) return {found ? 1.0F : 0.0F, ""};
+  if (!found) return {0.0F, "", ""};
   const auto answer = answer_of(item);
   if (!answer) return {kNan, kNoAnswer};
-  return {trimmed(*found) == trimmed(*answer) ? 1.0F : 0.0F, ""};
+  const std::string_view got = trimmed(*found);
+  return {got == trimmed(*answer) ? 1.0F : 0.0F, "", std::string(got)};
 }
 
 }  // namespace

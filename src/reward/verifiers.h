@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "reward/reward.h"
@@ -12,6 +13,7 @@ namespace quadrille::reward {
 struct Verdict {
   float reward = 0;
   std::string error;
+  std::optional<std::string> extracted;  // As in RewardResult.
 };
 using Verifier = std::function<Verdict(const RewardItem&)>;
 

@@ -202,6 +202,19 @@ class Training(Program):
         # The resolved configuration is a configuration.
         self.run_it("train", "--config", run / "config.toml", "--dry-run")
 
+    def test_eval_of_a_model_and_of_a_checkpoint(self):
+        config = self.config("e", 2)
+        self.run_it("train", "--config", config)
+        newest = sorted((self.folder / "e/checkpoints").glob("step-*"))[-1]
+        said = [json.loads(self.run_it("eval", "--config", config, *which, "--set", "eval.samples=3", "--set",
+                                       "eval.temperature=1", "--set", "reward.kind=numeric").stdout)
+                for which in (("--model", self.folder / "e/model"), ("--checkpoint", newest))]
+        for one in said:
+            one.pop("time/eval_seconds")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual(set(said[0]), {"eval/" + name for name in (
+            "accuracy", "reward", "length_mean_tokens", "pass_at_n", "best_of_n", "majority_at_n")})
+
     def test_sft_learns(self):
         self.run_it("train", "--config", self.config("s", 6, preset="sft", kind="exact"))
         loss = [m["policy/loss"] for m in self.metrics("s") if "policy/loss" in m]

@@ -110,5 +110,23 @@ kind = "exact"
                UsageError);
 }
 
+TEST(Verifiers, TellTheAnswerTheyRead) {
+  const auto read = [](const RewardPart& part, const std::string& completion) {
+    const RewardItem item{
+        "0", "", completion,
+        std::make_shared<const nlohmann::ordered_json>(nlohmann::ordered_json{{"answer", "12"}})};
+    return make_verifier(part)(item).extracted;
+  };
+  EXPECT_EQ(read({.kind = "exact"}, " a b\n"), "a b");
+  EXPECT_EQ(read({.kind = "numeric"}, "so it is 1,200.0!"), "1200");
+  EXPECT_EQ(read({.kind = "numeric"}, "50%"), read({.kind = "numeric"}, "1/2"));
+  EXPECT_EQ(read({.kind = "numeric"}, "none"), "");
+  const RewardPart group{.kind = "regex", .pattern = "<a>(.*)</a>"};
+  EXPECT_EQ(read(group, "x<a> 7 </a>"), "7");
+  EXPECT_EQ(read(group, "x"), "");
+  EXPECT_EQ(read({.kind = "regex", .pattern = "[0-3]"}, "2"), std::nullopt);
+  EXPECT_EQ(read({.kind = "format", .pattern = "(.*)"}, "2"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace quadrille::reward
