@@ -29,6 +29,8 @@ add_library(quadrille::torch ALIAS quadrille_torch)
 target_include_directories(quadrille_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include
   ${QD_TORCH_DIR}/include ${QD_TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_options(quadrille_torch INTERFACE -fopenmp)
+# Without it some headers (ATen/TensorOperators.h, those of autograd) include every operator: 4 s a file.
+target_compile_definitions(quadrille_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 file(GLOB torch_gomp ${QD_TORCH_DIR}/lib/libgomp*.so* ${QD_TORCH_DIR}/../torch.libs/libgomp*.so*)
 if(torch_gomp)
   list(GET torch_gomp 0 torch_gomp)
