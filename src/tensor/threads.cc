@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "tensor/cpu/isa.h"
+
 namespace quadrille::tensor {
 
 void set_threads(int threads) {
@@ -19,6 +21,7 @@ void set_threads(int threads) {
     threads = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   }
   at::set_num_threads(std::max(1, threads));
+  cpu::isa();  // A QUADRILLE_ISA that cannot be had is told here, where an exception can pass.
 }
 
 int threads() {
