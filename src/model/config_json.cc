@@ -109,10 +109,11 @@ ConfigJson ConfigJson::part(const char* key) const {
 }
 
 RopeConfig read_rope(const ConfigJson& json, double default_theta) {
-  const char* place =
-      json.has("rope_parameters") && !json.root()["rope_parameters"].empty() ? "rope_parameters"
-      : json.has("rope_scaling") && !json.root()["rope_scaling"].empty()     ? "rope_scaling"
-                                                                             : nullptr;
+  // Where both stand, transformers takes the whole of the old name's dictionary.
+  const char* place = nullptr;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (place == nullptr && json.has(key) && !json.root()[key].empty()) place = key;
+  }
   const ConfigJson dict =
       place != nullptr ? json.part(place) : ConfigJson(json::object(), json.origin());
   for (const auto& [key, value] : dict.root().items()) {

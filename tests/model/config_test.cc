@@ -170,8 +170,14 @@ TEST(ModelConfig, RopeInEveryPlace) {
   EXPECT_EQ(read(file).rope.type, "linear");
   EXPECT_EQ(read(file).rope.factor, 3.0);
   EXPECT_EQ(read(file).rope.theta, 5e5);
-  // The new place wins.
+  // With both, transformers takes the whole of the old place, unless that is null or empty.
   file["rope_parameters"] = {{"rope_type", "yarn"}, {"rope_theta", 7e5}, {"factor", 2.0}};
+  EXPECT_EQ(read(file).rope.type, "linear");
+  EXPECT_EQ(read(file).rope.factor, 3.0);
+  EXPECT_EQ(read(file).rope.theta, 5e5);
+  file["rope_scaling"] = nullptr;
+  EXPECT_EQ(read(file).rope.type, "yarn");
+  file["rope_scaling"] = json::object();
   EXPECT_EQ(read(file).rope.type, "yarn");
   EXPECT_EQ(read(file).rope.theta, 7e5);
   EXPECT_EQ(read(file).rope.original_max_positions, 128);  // max_position_embeddings.
