@@ -13,6 +13,7 @@
 #include "loop/run_checkpoint.h"
 #include "loop/stop_flag.h"
 #include "observe/progress.h"
+#include "rows.h"
 
 namespace quadrille::app {
 namespace {
@@ -23,6 +24,7 @@ struct Options {
 };
 
 void run(const Options& options, int& exit_code) {
+  if (!options.output.empty()) check_writable(options.output);
   loop::RunConfig config = loop::read_run_config(options.config, options.sets);
   if (config.eval.data.empty())
     throw ConfigError("{}: eval.data is empty: nothing to evaluate on", options.config);

@@ -68,6 +68,10 @@ void append_line(std::string& out, const ordered_json& json) {
 void check_writable(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder))
+  if (is_stream(path)) {
+    if (access(path.c_str(), W_OK) != 0) throw IoError("{}: is not writable", path.string());
+    return;
+  }
     throw IoError("{}: there is no folder {}", path.string(), folder.string());
   if (std::filesystem::is_directory(path)) throw IoError("{}: is a folder", path.string());
   if (access(folder.c_str(), W_OK) != 0)

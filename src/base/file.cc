@@ -66,13 +66,41 @@ void sync_directory(const std::filesystem::path& path) {
   Descriptor(path, O_RDONLY | O_DIRECTORY).sync();
 }
 
-void write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
+bool is_stream(const std::filesystem::path& path) {
+  std::error_code none;
+  const auto status = std::filesystem::status(path, none);
+  if (!std::filesystem::exists(status)) return false;
+  if (!std::filesystem::is_regular_file(status)) return !std::filesystem::is_directory(status);
+  // /dev/stdout is a link to /proc/self/fd/1, itself a link, which may lead to a regular file that
+  // others write to as well.
+  const auto is_open_file = [](const std::string& name) {
+    return name.starts_with("/proc/") || name.starts_with("/dev/fd/");
+  };
+  return is_open_file(path.string()) ||
+         (std::filesystem::is_symlink(path, none) &&
+          is_open_file(std::filesystem::read_symlink(path, none).string()));
+}
+
+void write_file_atomic(const std::filesystem::path& name, std::string_view bytes) {
+  if (is_stream(name)) {
+    Descriptor(name, O_WRONLY | O_APPEND).write_all(bytes);
+    return;
+  }
+  std::filesystem::path path = name;
+  if (std::filesystem::is_symlink(name)) {
+    // canonical() wants a file that exists; a link may be there before its file.
+    path = std::filesystem::exists(name) ? std::filesystem::canonical(name)
+                                         : name.parent_path() / std::filesystem::read_symlink(name);
+  }
   std::filesystem::path beside = path;
   beside += ".tmp";
-  {
+  try {
     Descriptor out(beside, O_WRONLY | O_CREAT | O_TRUNC);
     out.write_all(bytes);
     out.sync();
+  } catch (const IoError&) {
+    ::unlink(beside.c_str());  // Half a file, on a disk that is probably full.
+    throw;
   }
   std::filesystem::rename(beside, path);
   sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));

@@ -16,7 +16,10 @@ namespace quadrille {
 
 // Throws IoError naming the file.
 std::string read_file(const std::filesystem::path& path);
+// A link stays: the file it points to is replaced. What is no regular file is written into.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
+// A device, a pipe, or one of this process's open files (/dev/stdout), which must not be replaced.
+bool is_stream(const std::filesystem::path& path);
 // fsync of a folder, so that renames in it survive a power cut.
 void sync_directory(const std::filesystem::path& path);
 void sync_file(const std::filesystem::path& path);
