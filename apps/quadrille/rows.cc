@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 
 namespace quadrille::app {
 
@@ -46,6 +47,7 @@ std::vector<Row> read_rows(const std::filesystem::path& path) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     Row row;
     row.place = fmt::format("{}:{}", path.string(), number);
+    if (const auto danger = json_text_danger(line)) row.fail(*danger);
     try {
       row.json = ordered_json::parse(line);
     } catch (const ordered_json::parse_error& error) {
@@ -66,12 +68,12 @@ void append_line(std::string& out, const ordered_json& json) {
 }
 
 void check_writable(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  if (!std::filesystem::is_directory(folder))
   if (is_stream(path)) {
     if (access(path.c_str(), W_OK) != 0) throw IoError("{}: is not writable", path.string());
     return;
   }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder))
     throw IoError("{}: there is no folder {}", path.string(), folder.string());
   if (std::filesystem::is_directory(path)) throw IoError("{}: is a folder", path.string());
   if (access(folder.c_str(), W_OK) != 0)

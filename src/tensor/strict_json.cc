@@ -6,16 +6,15 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 
 namespace quadrille::tensor {
 
 using nlohmann::json;
 
 json parse_strict_json(std::string_view text, const std::string& origin) {
-  // nlohmann takes a NUL for the end of the text and would not look at what follows it.
-  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    throw FormatError("{}: not JSON: a zero byte at {}", origin, nul);
-  }
+  if (const auto danger = json_text_danger(text))
+    throw FormatError("{}: not JSON: {}", origin, *danger);
   std::vector<std::set<std::string>> keys;
   std::string duplicate;
   const auto watch = [&](int, json::parse_event_t event, json& value) {
@@ -40,7 +39,7 @@ json parse_strict_json(std::string_view text, const std::string& origin) {
   try {
     result = json::parse(text.begin(), text.end(), watch);
   } catch (const json::exception& error) {
-    throw FormatError("{}: not JSON: {}", origin, error.what());
+    throw FormatError("{}: not JSON: {}", origin, json_reason(error.what()));
   }
   if (!duplicate.empty())
     throw FormatError("{}: key '{}' stands twice in one object", origin, duplicate);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 
 namespace quadrille::text {
 namespace {
@@ -18,10 +19,13 @@ using jinja::List;
 using jinja::Value;
 
 Json read_json(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  if (const auto danger = json_text_danger(text))
+    throw FormatError("{}: not valid JSON: {}", path.string(), *danger);
   try {
-    return Json::parse(read_file(path));
+    return Json::parse(text);
   } catch (const Json::exception& error) {
-    throw FormatError("{}: not valid JSON: {}", path.string(), error.what());
+    throw FormatError("{}: not valid JSON: {}", path.string(), json_reason(error.what()));
   }
 }
 
@@ -57,7 +61,7 @@ Json added_tokens(const std::filesystem::path& path) {
     if (file.is_object() && file.contains("added_tokens") && file["added_tokens"].is_array())
       return file["added_tokens"];
   } catch (const Json::exception& error) {
-    throw FormatError("{}: not valid JSON: {}", path.string(), error.what());
+    throw FormatError("{}: not valid JSON: {}", path.string(), json_reason(error.what()));
   }
   return Json::array();
 }

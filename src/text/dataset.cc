@@ -9,20 +9,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/rng.h"
 
 namespace quadrille::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// nlohmann's messages begin with a code of its own: "[json.exception.parse_error.101] parse error
-// at ...".
-std::string short_reason(const std::exception& error) {
-  const std::string_view all(error.what());
-  const size_t end = all.find("] ");
-  return std::string(end == std::string_view::npos ? all : all.substr(end + 2));
-}
 
 // The checks of one row. `fail` prefixes file and line.
 class RowCheck {
@@ -31,10 +24,12 @@ class RowCheck {
 
   Json parse(std::string_view line) const {
     Json row;
+    if (const auto danger = json_text_danger(line))
+      fail(fmt::format("not valid JSON: {}", *danger));
     try {
       row = Json::parse(line);
     } catch (const Json::exception& error) {
-      fail(fmt::format("not valid JSON: {}", short_reason(error)));
+      fail(fmt::format("not valid JSON: {}", json_reason(error.what())));
     }
     if (!row.is_object())
       fail(fmt::format("a row must be one JSON object on one line, found {}", article(row)));
