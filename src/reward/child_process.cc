@@ -28,6 +28,8 @@ struct Pipe {
   }
 };
 
+constexpr size_t kReadAtOnce = 1 << 20;
+
 void set_nonblocking(int descriptor) {
   ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
 }
@@ -107,7 +109,9 @@ ssize_t ChildProcess::write(std::string_view bytes) {
 
 bool ChildProcess::read(int descriptor, std::string& into) {
   std::array<char, 65536> buffer;
-  while (true) {
+  // One who writes as fast as we read must not keep us here: the deadline is looked at between.
+  const size_t enough = into.size() + kReadAtOnce;
+  while (into.size() < enough) {
     const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
     if (got > 0) {
       into.append(buffer.data(), static_cast<size_t>(got));
@@ -118,6 +122,7 @@ bool ChildProcess::read(int descriptor, std::string& into) {
     if (errno == EINTR) continue;
     return errno == EAGAIN;
   }
+  return true;
 }
 
 void ChildProcess::finish(std::chrono::milliseconds grace) {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "reward/child_process.h"
 
@@ -22,17 +23,26 @@ constexpr int kAttempts = 2;
 // next object either.
 constexpr int kBarrenStarts = 3;
 constexpr auto kGrace = std::chrono::milliseconds(1000);
+// A worker in a loop that writes without end costs neither all memory nor a full disk.
+constexpr size_t kLongestLine = 16 << 20;
+constexpr int kMostComplaints = 1000;  // In a row, with no answer between.
+constexpr int kErrorLinesAtOnce = 100;
+constexpr size_t kErrorLineShown = 2000;
 
 TimePoint now() {
   return std::chrono::steady_clock::now();
 }
 
-bool take_line(std::string& buffer, std::string& line) {
-  const size_t end = buffer.find('\n');
-  if (end == std::string::npos) return false;
-  line = buffer.substr(0, end);
-  buffer.erase(0, end + 1);
-  return true;
+// Hands over each whole line until `take` says false; the rest stays in the buffer.
+template <class Take>
+void take_lines(std::string& buffer, const Take& take) {
+  size_t begin = 0;
+  for (size_t end = 0; (end = buffer.find('\n', begin)) != std::string::npos;) {
+    const std::string line = buffer.substr(begin, end - begin);
+    begin = end + 1;
+    if (!take(line)) break;
+  }
+  buffer.erase(0, begin);
 }
 
 }  // namespace
@@ -56,6 +66,7 @@ struct WorkerPool::Worker {
   std::string to_write, read_buffer, error_buffer;
   std::deque<Sent> sent;
   std::string complaint;  // The last line that was no answer.
+  int complaints = 0;     // Since the last answer.
   int barren_starts = 0;
 
   void start(const std::vector<std::string>& command) {
@@ -63,12 +74,21 @@ struct WorkerPool::Worker {
     to_write.clear();
     read_buffer.clear();
     complaint.clear();
+    complaints = 0;
   }
   void drain_errors() {
     if (!child) return;
     ChildProcess::read(child->errors(), error_buffer);
-    std::string line;
-    while (take_line(error_buffer, line)) log_warn("reward worker {}: {}", number, line);
+    int lines = 0;
+    take_lines(error_buffer, [&](const std::string& line) {
+      log_warn("reward worker {}: {}", number, line.substr(0, kErrorLineShown));
+      return ++lines < kErrorLinesAtOnce;
+    });
+    if (lines == kErrorLinesAtOnce && !error_buffer.empty()) {
+      log_warn("reward worker {}: (more, left out)", number);
+      error_buffer.clear();
+    }
+    if (error_buffer.size() > kLongestLine) error_buffer.clear();
   }
 };
 
@@ -142,9 +162,12 @@ struct WorkerPool::Round {
   }
 
   void answer(Worker& worker, const std::string& line) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = json_text_danger(line)
+                          ? nlohmann::json(nlohmann::json::value_t::discarded)
+                          : nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const auto reject = [&](const char* what) {
       worker.complaint = line.substr(0, 200);
+      ++worker.complaints;
       log_warn("reward worker {}: {}: {}", worker.number, what, worker.complaint);
     };
     if (!json.is_object() || !json.contains("id")) return reject("wrote a line that is no answer");
@@ -177,16 +200,17 @@ struct WorkerPool::Round {
     }
     worker.sent.erase(sent);
     worker.barren_starts = 0;
+    worker.complaints = 0;
     settle(job->second, std::move(result));
   }
 
   // False: its output has ended.
   bool read_answers(Worker& worker) {
     const bool alive = ChildProcess::read(worker.child->output(), worker.read_buffer);
-    std::string line;
-    while (take_line(worker.read_buffer, line)) {
+    take_lines(worker.read_buffer, [&](const std::string& line) {
       if (line.find_first_not_of(" \t\r") != std::string::npos) answer(worker, line);
-    }
+      return worker.complaints < kMostComplaints;
+    });
     return alive;
   }
 
@@ -222,7 +246,13 @@ struct WorkerPool::Round {
       if (watched[3 * w].revents != 0 || !alive) alive = read_answers(worker) && alive;
       const bool late = std::any_of(worker.sent.begin(), worker.sent.end(),
                                     [](const Worker::Sent& sent) { return sent.due <= now(); });
-      if (!alive) {
+      if (worker.complaints >= kMostComplaints) {
+        restart(worker, fmt::format("the reward worker wrote {} lines that are no answers",
+                                    kMostComplaints));
+      } else if (worker.read_buffer.size() > kLongestLine) {
+        restart(worker,
+                fmt::format("the reward worker wrote a line of more than {} bytes", kLongestLine));
+      } else if (!alive) {
         restart(worker, "the reward worker ended without an answer");
       } else if (late) {
         restart(worker, fmt::format("the reward worker gave no answer within {:g} s",

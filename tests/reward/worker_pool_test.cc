@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace quadrille::reward {
 namespace {
@@ -105,6 +106,40 @@ TEST(WorkerPool, GarbageIsNamed) {
   EXPECT_TRUE(std::isnan(results[2].reward));
   EXPECT_NE(results[2].error.find("high"), std::string::npos) << results[2].error;
   EXPECT_EQ(results[3].reward, 1);
+}
+
+// Each writes as fast as it can, and for ever.
+TEST(WorkerPool, FloodsEndWithTheirAnswer) {
+  const std::vector<std::pair<const char*, const char*>> floods = {
+      {"while True: sys.stdout.write('x' * 65536)\n", "a line of more than"},
+      {"while True: sys.stdout.write('no answer\\n' * 6000)\n", "lines that are no answers"},
+      {"while True: sys.stdout.write('\\n' * 65536)\n", "within 1 s"},
+      {"while True: sys.stderr.write('x' * 65536)\n", "within 1 s"}};
+  set_log_level(LogLevel::kError);
+  for (const auto& [flood, why] : floods) {
+    WorkerPool pool(worker(std::string("for line in sys.stdin:\n"
+                                       "  o = json.loads(line)\n"
+                                       "  if o['value'] == 2:\n    ") +
+                               flood + "  put(o['id'], 1)\n",
+                           1, 1));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto results = pool.score(make_items(4));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(std::isnan(results[i].reward), i == 2) << i << ": " << results[i].error;
+    EXPECT_NE(results[2].error.find(why), std::string::npos) << results[2].error;
+  }
+  set_log_level(LogLevel::kInfo);
+}
+
+TEST(WorkerPool, ADeepAnswerIsGarbage) {
+  WorkerPool pool(worker(
+      "for line in sys.stdin:\n"
+      "  o = json.loads(line)\n"
+      "  if o['value'] == 1: print('{\"id\":' + '[' * 200000 + ']' * 200000 + '}', flush=True)\n"
+      "  put(o['id'], 1)\n",
+      1));
+  for (const RewardResult& result : pool.score(make_items(3))) EXPECT_EQ(result.reward, 1);
 }
 
 TEST(WorkerPool, WorkersThatNeverWorkEndTheWaiting) {
