@@ -16,7 +16,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->capture_default_str();
   command
       .add_option("--threads", options.threads, "CPU threads; 0: all cores this process may use")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, tensor::kMaxThreads))
       ->capture_default_str();
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tensor/threads.h"
 
 namespace quadrille::loop {
 namespace {
@@ -92,8 +93,15 @@ void RunConfig::validate() const {
   at_least("run.steps", run.steps, 1);
   at_least("run.seed", run.seed, 0);
   at_least("run.threads", run.threads, 0);
+  if (run.threads > tensor::kMaxThreads) {
+    throw ConfigError("run.threads = {}: {} are the most", run.threads, tensor::kMaxThreads);
+  }
   at_least("eval.every", eval.every, 1);
   at_least("eval.samples", eval.samples, 1);
+  at_least("eval.max_rows", eval.max_rows, 0);
+  at_least("data.max_prompt_tokens", data.max_prompt_tokens, 0);
+  if (eval.temperature < 0)
+    throw ConfigError("eval.temperature = {}: must be at least 0", eval.temperature);
   at_least("observe.samples_per_step", observe.samples_per_step, 0);
   if (run.dir.empty()) throw ConfigError("run.dir is empty: name the folder of the run");
   if (data.train.empty()) throw ConfigError("data.train is empty: name the JSONL file to train on");

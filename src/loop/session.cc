@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/checkpoint_io.h"
+#include "model/layout.h"
 #include "observe/progress.h"
+#include "rollout/memory.h"
 #include "tensor/threads.h"
 
 namespace quadrille::loop {
@@ -24,16 +26,52 @@ std::filesystem::path choose_text_folder(const model::ModelSettings& settings) {
       "tokenizer.json");
 }
 
-std::unique_ptr<model::Transformer> make_model(const model::ModelSettings& settings, int64_t vocab,
-                                               uint64_t seed) {
+// Bytes that training takes for each parameter: its gradient, two moments, and a master where the
+// weights themselves are not fp32.
+double state_bytes(bool fp32) {
+  return 4 + 8 + (fp32 ? 0 : 4);
+}
+
+// Weights, and what training adds, must fit before they are allocated: to be killed for memory
+// names nothing.
+void check_memory(const model::ModelConfig& shape, bool fp32, const RunConfig& config,
+                  Purpose purpose) {
+  double parameters = 0;
+  for (const model::ParameterPlan& plan : model::plan_parameters(shape)) {
+    double size = 1;
+    for (const int64_t dimension : plan.shape) size *= static_cast<double>(dimension);
+    parameters += size;
+  }
+  const double weight_bytes = fp32 ? 4 : 2;
+  double bytes = weight_bytes;
+  if (purpose == Purpose::kTrain) {
+    bytes += state_bytes(fp32) + (config.algorithm.needs_reference() ? weight_bytes : 0);
+  }
+  const auto free = static_cast<double>(rollout::free_memory_bytes(at::kCPU));
+  if (parameters * bytes <= free) return;
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  throw ConfigError("a model of {} parameters takes {:.1f} GiB of memory{}, {:.1f} GiB are free",
+                    observe::format_count(parameters), parameters * bytes / kGib,
+                    purpose == Purpose::kTrain ? " to train" : "", free / kGib);
+}
+
+std::unique_ptr<model::Transformer> make_model(const RunConfig& run, int64_t vocab,
+                                               Purpose purpose) {
+  const model::ModelSettings& settings = run.model;
+  const bool fp32 = settings.dtype != "bf16";
   if (settings.init.empty()) {
     if (settings.path.empty()) {
       throw ConfigError(
           "[model] names no model: set path = \"FOLDER\", or init = \"random\" with family and "
           "sizes");
     }
+    check_memory(model::read_model_config(settings.path), fp32, run, purpose);
     return model::load_model(settings.path, dtype_choice(settings.dtype), at::kCPU,
                              settings.router_dtype == "fp32");
+  }
+  if (!settings.path.empty()) {
+    throw ConfigError("model.path = {} and model.init = \"random\" contradict each other: keep one",
+                      settings.path);
   }
   model::InitConfig shape = settings.shape;
   if (shape.vocab == 0) shape.vocab = vocab;
@@ -44,9 +82,10 @@ std::unique_ptr<model::Transformer> make_model(const model::ModelSettings& setti
   model::ModelConfig config = model::make_model_config(shape);
   if (settings.router_dtype == "fp32") config.router_fp32 = true;
   config.validate();
-  auto made = std::make_unique<model::Transformer>(
-      config, settings.dtype == "bf16" ? at::kBFloat16 : at::kFloat, at::kCPU);
-  model::initialize_random(*made, seed, shape.init_scale);
+  check_memory(config, fp32, run, purpose);
+  auto made =
+      std::make_unique<model::Transformer>(config, fp32 ? at::kFloat : at::kBFloat16, at::kCPU);
+  model::initialize_random(*made, static_cast<uint64_t>(run.run.seed), shape.init_scale);
   return made;
 }
 
@@ -62,6 +101,11 @@ Session::Session(RunConfig run_config, const Clock& run_clock, Purpose purpose)
   const text::ChatTemplate* templates = chat_template ? &*chat_template : nullptr;
   const bool sft = config.algorithm.is_sft();
   const bool training = purpose == Purpose::kTrain;
+  if (training && !sft && config.rollout.temperature == 0) {
+    throw ConfigError(
+        "rollout.temperature = 0: greedy answers have no log-probability to train on; set it above "
+        "0 (eval.temperature is a key of its own)");
+  }
   if (training) {
     train_task = std::make_unique<Task>(
         config.data.train, sft ? text::DatasetKind::kSupervised : text::DatasetKind::kReinforcement,
@@ -73,8 +117,7 @@ Session::Session(RunConfig run_config, const Clock& run_clock, Purpose purpose)
   }
   if (!sft || !training || eval_task) reward = reward::make_reward(config.reward);
 
-  model = make_model(config.model, tokenizer->vocabulary_size(),
-                     static_cast<uint64_t>(config.run.seed));
+  model = make_model(config, tokenizer->vocabulary_size(), purpose);
   if (model->config().vocab < tokenizer->vocabulary_size()) {
     throw ConfigError(
         "the model has {} tokens, the tokenizer in {} has {}: they do not belong together",
@@ -86,6 +129,9 @@ Session::Session(RunConfig run_config, const Clock& run_clock, Purpose purpose)
         "max_new_tokens = {}",
         text_folder.string(), config.rollout.max_new_tokens);
   }
+  const int64_t positions = model->config().max_positions;
+  if (train_task) train_task->check(0, positions);
+  if (eval_task) eval_task->check(config.eval.max_rows, positions);
   if (training) prepare_training();
   engine = std::make_unique<rollout::Engine>(*model, tokenizer.get(), config.rollout.engine());
 }
@@ -116,11 +162,10 @@ std::string Session::summary() const {
   const double parameters = static_cast<double>(model->parameter_count());
   const double active = static_cast<double>(model->active_parameter_count());
   const double weight_bytes = model->dtype() == at::kFloat ? 4 : 2;
-  // Gradient, two moments, and a master where the weights themselves are not fp32.
-  const double state_bytes = 4 + 8 + (model->dtype() == at::kFloat ? 0 : 4);
   const double reference_bytes = reference ? weight_bytes : 0;
-  const double gib =
-      parameters * (weight_bytes + state_bytes + reference_bytes) / (1024.0 * 1024.0 * 1024.0);
+  const double gib = parameters *
+                     (weight_bytes + state_bytes(model->dtype() == at::kFloat) + reference_bytes) /
+                     (1024.0 * 1024.0 * 1024.0);
   const auto& c = model->config();
   std::string out =
       fmt::format("model: {}, {} parameters ({} active a token), {} layers, hidden {}, {}\n",

@@ -11,10 +11,23 @@ Task::Task(const std::filesystem::path& file, text::DatasetKind kind,
            const text::Tokenizer& tokenizer, const text::ChatTemplate* chat_template, std::tm date,
            int64_t max_prompt_tokens)
     : data_(file, kind),
+      kind_(kind),
       tokenizer_(tokenizer),
       template_(chat_template),
       date_(date),
       max_prompt_tokens_(max_prompt_tokens) {}
+
+void Task::check(int64_t rows, int64_t positions) const {
+  const bool supervised = kind_ == text::DatasetKind::kSupervised;
+  const int64_t end = rows > 0 ? std::min(rows, data_.size()) : data_.size();
+  for (int64_t row = 0; row < end; ++row) {
+    const size_t tokens =
+        supervised ? example(row, std::nullopt).tokens.size() : prompt(row).tokens.size();
+    if (static_cast<int64_t>(tokens) <= positions) continue;
+    throw ConfigError("{}: the {} has {} tokens, the model takes {} positions", data_.where(row),
+                      supervised ? "row" : "prompt", tokens, positions);
+  }
+}
 
 Prompt Task::prompt(int64_t row) const {
   const text::DatasetRow data = data_.row(row);

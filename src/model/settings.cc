@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "model/families.h"
@@ -74,6 +75,22 @@ ModelConfig make_model_config(const InitConfig& init) {
   positive("layers", init.layers);
   positive("hidden", init.hidden);
   positive("heads", init.heads);
+  // 0 has a meaning for each of these; less has none.
+  const std::pair<const char*, int64_t> others[] = {{"kv_heads", init.kv_heads},
+                                                    {"head_dim", init.head_dim},
+                                                    {"dense_width", init.dense_width},
+                                                    {"dense_layers", init.dense_layers},
+                                                    {"expert_width", init.expert_width},
+                                                    {"shared_width", init.shared_width},
+                                                    {"window", init.window},
+                                                    {"q_lora_rank", init.q_lora_rank},
+                                                    {"kv_lora_rank", init.kv_lora_rank},
+                                                    {"qk_rope_dim", init.qk_rope_dim}};
+  for (const auto& [name, value] : others) {
+    if (value < 0) throw ConfigError("model.{} is {}, it must be at least 0", name, value);
+  }
+  if (init.init_scale < 0)
+    throw ConfigError("model.init_scale is {}, it must be at least 0", init.init_scale);
   const auto known = family_names();
   if (std::find(known.begin(), known.end(), init.family) == known.end()) {
     throw ConfigError("model.family '{}' is not one of {}", init.family, fmt::join(known, ", "));

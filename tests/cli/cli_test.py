@@ -93,7 +93,8 @@ class Usage(Program):
         self.assertEqual(page, (SOURCE / "docs/configuration.md").read_text(encoding="utf-8"), "run `make docs`")
 
     def test_wrong_usage_is_2_in_one_line(self):
-        for args in (["nothing"], [], ["train"], ["train", "--nope"], ["score", "--model"]):
+        for args in (["nothing"], [], ["train"], ["train", "--nope"], ["score", "--model"],
+                     ["score", "--model", "m", "--input", "i", "--output", "o", "--threads", "100000"]):
             done = self.run_it(*args, code=2)
             self.assertTrue(done.stderr.startswith("quadrille: "), done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -106,7 +107,11 @@ class Usage(Program):
                 ("optimizer.lrr=1", 2, "optimizer.lr"), ("run.steps=many", 2, "an integer"),
                 ("run.steps=0", 1, "run.steps = 0"), ("data.train=missing.jsonl", 1, "missing.jsonl"),
                 ("algorithm.preset=gspo", 1, "gspo"), ("model.top_k=9", 1, "9"),
-                ("model.tokenizer=nowhere", 1, "nowhere")):
+                ("model.tokenizer=nowhere", 1, "nowhere"), ("model.path=some/folder", 1, "contradict"),
+                ("model.kv_heads=-1", 1, "kv_heads"), ("model.vocab=100000000", 1, "GiB"),
+                ("run.threads=100000", 1, "1024"), ("rollout.temperature=0", 1, "rollout.temperature"),
+                ("eval.max_rows=-1", 1, "max_rows"), ("data.max_prompt_tokens=1", 1, "d.jsonl:1"),
+                ("model.max_positions=1", 1, "d.jsonl:1")):
             done = self.run_it("train", "--config", config, "--set", assignment, code=code)
             self.assertIn(expected, done.stderr, assignment)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
