@@ -89,8 +89,14 @@ void run(const Options& options) {
       line["tokens"] =
           std::vector<int32_t>(scored[i].tokens.begin() + first, scored[i].tokens.end());
     }
-    line["logprobs"] =
-        std::vector<float>(logprobs[i].begin() + first, logprobs[i].end());  // NaN is written null.
+    for (size_t t = 1; t < logprobs[i].size(); ++t) {
+      if (std::isfinite(logprobs[i][t])) continue;
+      rows[i].fail(
+          fmt::format("the log-probability of token {} is {}: the model's weights are damaged", t,
+                      logprobs[i][t]));
+    }
+    // The first token's is NaN, which is written null.
+    line["logprobs"] = std::vector<float>(logprobs[i].begin() + first, logprobs[i].end());
     append_line(out, line);
   }
   write_file_atomic(options.output, out);

@@ -2,6 +2,7 @@
 // counter).
 #include <ATen/core/Tensor.h>
 
+#include "base/error.h"
 #include "tensor/args.h"
 #include "tensor/cpu/parallel.h"
 #include "tensor/cpu/sample.h"
@@ -50,7 +51,13 @@ Sampled sample(const at::Tensor& logits_BV, const SamplingParams& params) {
     tempered[row] = result.tempered_logprob;
   });
   for (int64_t row = 0; row < rows; ++row) {
-    QD_CHECK(tokens[row] >= 0, "row {} of the logits has a NaN, +inf, or nothing but -inf", row);
+    // Not our bug: damaged weights, or a policy that training has driven apart.
+    if (tokens[row] < 0) {
+      throw Error(
+          "row {} of the logits holds a NaN or +inf, or nothing but -inf: the model's weights are "
+          "damaged or have diverged",
+          row);
+    }
   }
   return out;
 }
