@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
   struct Options {
     std::string model;
     std::string checkpoint;
+    std::string path;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
@@ -24,10 +26,27 @@ void add_inspect(CLI::App& app, int& exit_code) {
   auto* checkpoint =
       command->add_option("--checkpoint", options->checkpoint, "RUN_DIR/checkpoints/step-...");
   model->excludes(checkpoint);
-  command->footer("Example:\n  quadrille inspect --model runs/a/model");
+  command->add_option("path", options->path, "A folder of either kind")
+      ->excludes(model)
+      ->excludes(checkpoint);
+  command->footer("Example:\n  quadrille inspect runs/a/model");
   command->callback([options] {
+    if (!options->path.empty()) {
+      // Whatever has a config.json is a model: a checkpoint keeps its own a folder deeper.
+      const std::filesystem::path folder = options->path;
+      const bool is_model = std::filesystem::exists(folder / "config.json");
+      if (!is_model && std::filesystem::is_directory(folder) &&
+          !std::filesystem::exists(folder / "manifest.json") &&
+          checkpoint::list_steps(folder).empty()) {
+        throw FormatError(
+            "{}: neither a model (no config.json) nor a checkpoint (no manifest.json, "
+            "no step-NNNNNN)",
+            options->path);
+      }
+      (is_model ? options->model : options->checkpoint) = options->path;
+    }
     if (options->model.empty() == options->checkpoint.empty()) {
-      throw UsageError("inspect needs one of --model DIR and --checkpoint DIR");
+      throw UsageError("inspect needs a folder: PATH, --model DIR or --checkpoint DIR");
     }
     fmt::print("{}", options->model.empty() ? checkpoint::describe_checkpoint(options->checkpoint)
                                             : model::describe_model(options->model));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -31,7 +32,16 @@ int main(int argc, char** argv) {
     return code;
   };
   try {
+    // Asked for before the parser does, which would only say that a subcommand is required.
+    const auto known = app.get_subcommands([](CLI::App*) { return true; });
+    const auto is_first = [&](const CLI::App* sub) { return sub->get_name() == argv[1]; };
+    if (argc > 1 && argv[1][0] != '-' && std::none_of(known.begin(), known.end(), is_first)) {
+      throw quadrille::UsageError("unknown subcommand '{}' (quadrille --help)", argv[1]);
+    }
     app.parse(argc, argv);
+    // What was printed may be all there is of the result: a full disk must not look like success.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return fail("standard output cannot be written", 1);
     return exit_code;
   } catch (const CLI::Success& success) {  // --help, --version.
     return app.exit(success);

@@ -163,10 +163,48 @@ class Contracts(Program):
         source.write_text('{"id": 1, "tokens": [1, 2]}\n\nnot json\n')
         self.assertIn("in.jsonl:3", self.run_it("score", "--model", self.golden(), "--input", source, "--output", "o.jsonl",
                                                code=1).stderr)
+        for line in ('{"id":' + "[" * 100000 + "]" * 100000 + ',"tokens": [1]}', '{"tokens": [1]}\0'):
+            source.write_text(line + "\n")
+            self.assertIn("in.jsonl:1", self.run_it("score", "--model", self.golden(), "--input", source, "--output",
+                                                   "o.jsonl", code=1).stderr)
+        self.assertFalse((self.folder / "o.jsonl").exists())
+
+    def test_output_into_a_pipe(self):
+        source = self.write("in.jsonl", '{"id": 1, "tokens": [1, 2]}\n')
+        # What /dev/stdout is, without the harm to it.
+        link = self.folder / "stdout"
+        link.symlink_to("/proc/self/fd/1")
+        done = self.run_it("score", "--model", self.golden(), "--input", source, "--output", link)
+        self.assertEqual(json.loads(done.stdout)["id"], 1)
+        self.assertTrue(link.is_symlink())
+
+    def test_full_standard_output(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([QUADRILLE, "inspect", self.golden()], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("standard output", done.stderr)
+
+    def test_weights_that_are_not_numbers(self):
+        broken = self.folder / "broken"
+        shutil.copytree(self.golden(), broken)
+        weights = broken / "model.safetensors"
+        data = bytearray(weights.read_bytes())
+        start = 8 + int.from_bytes(data[:8], "little")
+        data[start:] = b"\xff" * (len(data) - start)
+        weights.write_bytes(bytes(data))
+        source = self.write("in.jsonl", '{"id": 1, "tokens": [1, 2]}\n')
+        for command in ("score", "generate"):
+            error = self.run_it(command, "--model", broken, "--input", source, "--output", "o.jsonl", code=1).stderr
+            self.assertIn("damaged", error)
+            self.assertNotIn("internal", error)
         self.assertFalse((self.folder / "o.jsonl").exists())
 
     def test_inspect(self):
-        self.assertIn("qwen3_moe", self.run_it("inspect", "--model", self.golden()).stdout)
+        for given in (["--model"], []):
+            self.assertIn("qwen3_moe", self.run_it("inspect", *given, self.golden()).stdout)
+        self.run_it("inspect", self.golden(), "--model", self.golden(), code=2)
+        self.run_it("inspect", self.folder, code=1)
         broken = self.folder / "broken"
         shutil.copytree(self.golden(), broken)
         weights = broken / "model.safetensors"
@@ -201,7 +239,8 @@ class Training(Program):
         self.assertIn("nothing to do", self.run_it("train", "--config", config, "--resume", code=1).stderr)
         self.run_it("inspect", "--model", run / "model")
         newest = sorted((run / "checkpoints").glob("step-*"))[-1]
-        self.run_it("inspect", "--checkpoint", newest)
+        for given in (["--checkpoint"], []):
+            self.assertIn("step 4", self.run_it("inspect", *given, newest).stdout)
         self.run_it("convert", "checkpoint", "--checkpoint", newest, "--output", self.folder / "export")
         self.assertEqual((self.folder / "export/model.safetensors").read_bytes(), (run / "model/model.safetensors").read_bytes())
         # The resolved configuration is a configuration.
