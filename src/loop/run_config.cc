@@ -1,5 +1,10 @@
 #include "loop/run_config.h"
 
+#include <fmt/format.h>
+
+#include <map>
+#include <sstream>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "tensor/threads.h"
@@ -84,6 +89,36 @@ RunConfig read_run_config(const std::filesystem::path& file, const std::vector<s
 
 std::string to_toml(RunConfig& config) {
   return bind(config).to_toml() + reward::parts_to_toml(config.reward);
+}
+
+std::vector<std::string> config_changes(const std::string& before, const std::string& now) {
+  const auto values = [](const std::string& toml) {
+    std::vector<std::pair<std::string, std::string>> out;
+    std::istringstream lines(toml);
+    std::string section;
+    int tables = 0;  // Tables of an array have one name: their number tells them apart.
+    for (std::string line; std::getline(lines, line);) {
+      const size_t equals = line.find(" = ");
+      if (line.starts_with("[[")) {
+        section = fmt::format("{}[{}]", line.substr(2, line.find(']') - 2), tables++);
+      } else if (line.starts_with('[')) {
+        section = line.substr(1, line.find(']') - 1);
+      } else if (equals != std::string::npos) {
+        out.emplace_back(section + "." + line.substr(0, equals), line.substr(equals + 3));
+      }
+    }
+    return out;
+  };
+  const auto old_values = values(before);
+  const std::map<std::string, std::string> old_by_key(old_values.begin(), old_values.end());
+  std::vector<std::string> changes;
+  for (const auto& [key, value] : values(now)) {
+    const auto found = old_by_key.find(key);
+    if (found != old_by_key.end() && found->second != value) {
+      changes.push_back(fmt::format("{}: {} -> {}", key, found->second, value));
+    }
+  }
+  return changes;
 }
 
 void RunConfig::validate() const {

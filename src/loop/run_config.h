@@ -69,4 +69,7 @@ RunConfig read_run_config(const std::filesystem::path& file, const std::vector<s
 // The resolved configuration, [[reward.part]] tables included.
 std::string to_toml(RunConfig& config);
 
+// Which keys of two texts of to_toml() differ, as "section.key: old -> new", in the order of `now`.
+std::vector<std::string> config_changes(const std::string& before, const std::string& now);
+
 }  // namespace quadrille::loop

@@ -35,7 +35,10 @@ class Run {
         sampler_(session_.train_task->rows(), static_cast<uint64_t>(session_.config.run.seed),
                  session_.config.data.shuffle),
         progress_(clock) {
-    if (resume) restore();
+    if (resume) {
+      tell_changes();
+      restore();
+    }
     write_file_atomic(directory_.config(), to_toml(session_.config));
     metrics_ = std::make_unique<observe::MetricsJsonl>(directory_.metrics());
     samples_ = std::make_unique<observe::JsonlWriter>(directory_.samples());
@@ -82,6 +85,15 @@ class Run {
 
  private:
   bool stopping() const { return stop_.requested(); }
+
+  // To go on with other settings is allowed, and no longer the run that was stopped.
+  void tell_changes() {
+    if (!std::filesystem::exists(directory_.config())) return;
+    for (const std::string& change :
+         config_changes(read_file(directory_.config()), to_toml(session_.config))) {
+      if (!change.starts_with("run.steps:")) log_warn("changed since the run began: {}", change);
+    }
+  }
 
   void restore() {
     const auto found = load_run_state(directory_.checkpoints(), session_);
