@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "tensor/safetensors_format.h"
 #include "tensor/strict_json.h"
@@ -184,7 +185,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    throw FormatError("{}: the header is not JSON: {}", origin_, error.what());
+    throw FormatError("{}: the header is not JSON: {}", origin_, json_reason(error.what()));
   }
 
  private:

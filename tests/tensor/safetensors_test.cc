@@ -209,7 +209,7 @@ TEST_F(Safetensors, RefusesEveryRuleOfTheTable) {
   EXPECT_SAID(with_header("7", 0), "not an object");
   EXPECT_SAID(with_header("{\"\xff\":1}", 0), "not JSON");
   EXPECT_SAID(with_header("{} {}", 0), "not JSON");
-  EXPECT_SAID(with_header("{", 0), "not JSON");
+  EXPECT_SAID(with_header("{", 0), "not JSON: parse error");
   EXPECT_SAID(with_header("", 0), "not JSON");
   EXPECT_SAID(with_header(std::string("{}\0", 3), 0), "zero byte");
   EXPECT_SAID(with_header("\xEF\xBB\xBF{}", 0), "byte order mark");
