@@ -9,8 +9,8 @@
 namespace quadrille::tensor::cpu {
 
 // The other threads spin between regions, so waking them and waiting for them costs about a
-// microsecond: below a few of them, one thread does it all. A decode step of a small model is made of
-// work that is hardly longer.
+// microsecond: below a few of them, one thread does it all. A decode step of a small model is made
+// of work that is hardly longer.
 inline bool worth_threads(double cycles) {
   return cycles > 15e3 && omp_in_parallel() == 0 && omp_get_max_threads() > 1;
 }
